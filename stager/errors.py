@@ -1,0 +1,110 @@
+"""Every error stager raises on purpose.
+
+    StagerError                 what went wrong, and a hint: what to try
+    ├── UsageError              the command or the call asks for something that makes no sense (exit 2)
+    │   └── ConfigError         stager.toml says something we do not understand (exit 2)
+    ├── NoService               nothing answers on the socket (exit 4)
+    ├── CacheError              the cache directory cannot be used
+    │   ├── CacheOwned          another process owns it
+    │   └── NoSpace             the budget or the disk is full
+    ├── SourceError             the source as a whole cannot be read
+    │   ├── SourceNotFound      no such bucket or directory
+    │   ├── SourceForbidden     credentials are missing, wrong or not enough
+    │   └── SourceBusy          asked again it may answer: time-outs, 5xx, SlowDown
+    ├── SampleError             one sample cannot be had; `reason` is from REASONS
+    ├── ShardError              one shard cannot be read
+    │   ├── ShardGone           there is no such file (any more)
+    │   └── ShardCorrupt        its bytes are not what was written
+    └── WaitTimeout             a reader's deadline passed
+"""
+
+from typing import Final
+
+# Why a sample failed, and whether asking again could help.
+REASONS: Final[dict[str, bool]] = {
+    "corrupt": False,  # the decoder refused it
+    "truncated": False,  # it ends too early
+    "not_an_image": False,  # no format we read
+    "too_large": False,  # more bytes or pixels than we accept
+    "crashed": False,  # it took the worker down with it, twice
+    "missing": True,  # listed, but no longer there
+    "changed": True,  # no longer the version that was listed
+    "forbidden": True,  # listed, but not readable
+    "unreadable": True,  # the source failed while we read it
+}
+
+
+class StagerError(Exception):
+    """One line that says what and where, and a hint that says what to try."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(StagerError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    pass
+
+
+class NoService(StagerError):
+    exit_code = 4
+
+
+class CacheError(StagerError):
+    pass
+
+
+class CacheOwned(CacheError):
+    pass
+
+
+class NoSpace(CacheError):
+    pass
+
+
+class SourceError(StagerError):
+    pass
+
+
+class SourceNotFound(SourceError):
+    pass
+
+
+class SourceForbidden(SourceError):
+    pass
+
+
+class SourceBusy(SourceError):
+    pass
+
+
+class SampleError(StagerError):
+    """One sample cannot be had. The job goes on without it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        assert reason in REASONS, reason
+        super().__init__(message)
+        self.reason = reason
+
+
+class ShardError(StagerError):
+    pass
+
+
+class ShardGone(ShardError):
+    pass
+
+
+class ShardCorrupt(ShardError):
+    pass
+
+
+class WaitTimeout(StagerError):
+    pass

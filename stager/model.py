@@ -1,0 +1,187 @@
+"""The values that sources, layouts, recipes and shards hand to one another."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+Arrays = dict[str, npt.NDArray[Any]]
+Numbers = npt.NDArray[np.int64]  # sample numbers: positions in a manifest
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object of a source. `version` changes when the bytes do: an etag, or mtime and size."""
+
+    key: str  # relative to the source's root; bytes that are no UTF-8 are kept by surrogateescape
+    size: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """Where a source is and how to get in. `url`: s3://bucket/prefix, or a directory."""
+
+    url: str
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+
+
+class Source(Protocol):
+    """A read-only place objects come from. Two verbs; everything else is a wrapper."""
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        """Yield every object once, in key order. Raise SourceError if the place cannot be listed."""
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        """Return the bytes of exactly this version.
+
+        Raise SampleError if this object cannot be had (missing, changed, forbidden, unreadable),
+        SourceBusy if asking again may help, another SourceError if the whole source is out of reach.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One array of a sample. `None` in the shape: that side varies from sample to sample."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    encoding: str = "raw"  # raw | jpeg: how the array is stored
+
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of one stored row, or None if rows differ."""
+        if self.encoding != "raw" or None in self.shape:
+            return None
+        return int(np.prod([side or 0 for side in self.shape])) * np.dtype(self.dtype).itemsize
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Field":
+        return cls(value["name"], value["dtype"], tuple(value["shape"]), value["encoding"])
+
+
+class Recipe(Protocol):
+    """How an object's bytes become a sample's arrays. Equal digests give equal samples."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+
+    def prepare(self, data: memoryview) -> Arrays:
+        """Return one array a field, as stored (a jpeg field: its bytes as uint8). Raise SampleError."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeader:
+    """What a shard says of itself."""
+
+    dataset: str
+    manifest: str
+    recipe: str
+    fields: tuple[Field, ...]
+
+    def to_json(self) -> str:
+        return canonical_json(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "ShardHeader":
+        value = json.loads(text)
+        fields = tuple(Field.from_json(field) for field in value["fields"])
+        return cls(value["dataset"], value["manifest"], value["recipe"], fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sample on its way into a shard."""
+
+    key: str
+    version: str
+    arrays: Arrays
+    checksum: int
+
+
+class ShardReader(Protocol):
+    """An open shard. Arrays it gives are read-only views that stay valid as long as they are held."""
+
+    header: ShardHeader
+    checksums: npt.NDArray[np.uint64]
+
+    def __len__(self) -> int: ...
+
+    def row(self, row: int) -> Arrays:
+        """The arrays of one row, as stored."""
+
+    def block(self, field: str) -> npt.NDArray[Any] | None:
+        """All rows of a field as one array, if the format keeps them side by side; else None."""
+
+    def identities(self) -> list[tuple[str, str]]:
+        """(key, version) of each row."""
+
+    def close(self) -> None: ...
+
+
+class ShardFormat(Protocol):
+    """A way to keep samples in one immutable file."""
+
+    suffix: str
+
+    def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+        """Write a whole shard to a new file. Not durable yet: the caller syncs it."""
+
+    def open(self, path: Path) -> ShardReader:
+        """Raise ShardGone if there is no such file, ShardCorrupt if it is not whole."""
+
+
+def encode_key(key: str) -> bytes:
+    """A key as the bytes its source has."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def decode_key(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def key_hash(key: str) -> int:
+    """A number for a key, whatever its version: draws and joins go by it."""
+    return xxhash.xxh3_64_intdigest(encode_key(key))
+
+
+def sample_tag(key: str, version: str) -> int:
+    """A number for one version of one key."""
+    return xxhash.xxh3_64_intdigest(encode_key(key) + b"\0" + version.encode())
+
+
+def checksum_of(tag: int, recipe: str, fields: Sequence[Field], arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+    """The checksum of a sample. It covers which sample it is (tag), the recipe, shapes and bytes."""
+    state = xxhash.xxh3_64(seed=tag ^ int(recipe[:16], 16))
+    for field in fields:
+        array = arrays[field.name]
+        if field.row_bytes is None:
+            state.update(np.asarray((*array.shape, array.nbytes), dtype="<u8").tobytes())
+        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return state.intdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """The one text of a value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest_of(*parts: bytes | memoryview) -> str:
+    """32 hex digits that name these bytes."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(part)
+    return state.hexdigest()
