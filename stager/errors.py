@@ -1,23 +1,25 @@
 """Every error stager raises on purpose.
 
-    StagerError                 what went wrong, and a hint: what to try
-    ├── UsageError              the command or the call asks for something that makes no sense (exit 2)
-    │   └── ConfigError         stager.toml says something we do not understand (exit 2)
-    ├── NoService               nothing answers on the socket (exit 4)
-    ├── CacheError              the cache directory cannot be used
-    │   ├── CacheOwned          another process owns it
-    │   └── NoSpace             the budget or the disk is full
-    ├── SourceError             the source as a whole cannot be read
-    │   ├── SourceNotFound      no such bucket or directory
-    │   ├── SourceForbidden     credentials are missing, wrong or not enough
-    │   └── SourceBusy          asked again it may answer: time-outs, 5xx, SlowDown
-    ├── SampleError             one sample cannot be had; `reason` is from REASONS
-    ├── ShardError              one shard cannot be read
-    │   ├── ShardGone           there is no such file (any more)
-    │   └── ShardCorrupt        its bytes are not what was written
-    └── WaitTimeout             a reader's deadline passed
+StagerError                 what went wrong, and a hint: what to try
+├── UsageError              the command or the call asks for something that makes no sense (exit 2)
+│   └── ConfigError         stager.toml says something we do not understand (exit 2)
+├── NoService               nothing answers on the socket (exit 4)
+├── CacheError              the cache directory cannot be used
+│   ├── CacheOwned          another process owns it
+│   └── NoSpace             the budget or the disk is full
+├── SourceError             the source as a whole cannot be read
+│   ├── SourceNotFound      no such bucket or directory
+│   ├── SourceForbidden     credentials are missing, wrong or not enough
+│   └── SourceBusy          asked again it may answer: time-outs, 5xx, SlowDown
+├── SampleError             one sample cannot be had; `reason` is from REASONS
+├── ShardError              one shard cannot be read
+│   ├── ShardGone           there is no such file (any more)
+│   └── ShardCorrupt        its bytes are not what was written
+└── WaitTimeout             a reader's deadline passed
 """
 
+import difflib
+from collections.abc import Collection
 from typing import Final
 
 # Why a sample failed, and whether asking again could help.
@@ -108,3 +110,11 @@ class ShardCorrupt(ShardError):
 
 class WaitTimeout(StagerError):
     pass
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """A hint for a word nobody knows."""
+    close = difflib.get_close_matches(word, known, 1, 0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + ", ".join(sorted(known)[:20]) if known else ""

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,6 +47,24 @@ class Source(Protocol):
         Raise SampleError if this object cannot be had (missing, changed, forbidden, unreadable),
         SourceBusy if asking again may help, another SourceError if the whole source is out of reach.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object that is a sample, and the folders that decide its split and class."""
+
+    info: ObjectInfo
+    path: tuple[str, ...]
+
+
+class Layout(Protocol):
+    """How a source's objects become samples with labels."""
+
+    def entries(self, objects: Iterable[ObjectInfo]) -> Iterator[Entry]:
+        """Keep the objects that are samples, in the order they come."""
+
+    def label(self, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
+        """Say (split, class) for each path, once all are known. No splits: the split is ''."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +181,9 @@ def sample_tag(key: str, version: str) -> int:
     return xxhash.xxh3_64_intdigest(encode_key(key) + b"\0" + version.encode())
 
 
-def checksum_of(tag: int, recipe: str, fields: Sequence[Field], arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+def checksum_of(
+    tag: int, recipe: str, fields: Sequence[Field], arrays: Mapping[str, npt.NDArray[Any]]
+) -> int:
     """The checksum of a sample. It covers which sample it is (tag), the recipe, shapes and bytes."""
     state = xxhash.xxh3_64(seed=tag ^ int(recipe[:16], 16))
     for field in fields:

@@ -1,0 +1,65 @@
+"""Shards: immutable files of samples on SSD, in two formats."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stager.errors import ShardCorrupt, UsageError
+from stager.model import Row, ShardFormat, ShardHeader, ShardReader, checksum_of, sample_tag
+from stager.shards.arrow_reader import ArrowReader
+from stager.shards.lmdb_reader import LmdbReader
+
+__all__ = ["FORMATS", "open_shard", "verify_shard"]
+
+
+class ArrowFormat:
+    """Arrow IPC files: pyarrow, pandas and DuckDB read them too. For fields of fixed size the fastest."""
+
+    suffix = ".arrow"
+
+    def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+        from stager.shards.arrow_writer import write_arrow  # a reader needs no pyarrow
+
+        write_arrow(path, header, rows)
+
+    def open(self, path: Path) -> ArrowReader:
+        return ArrowReader(path)
+
+
+class LmdbFormat:
+    """LMDB environment files: any LMDB reads them too. A row is one value."""
+
+    suffix = ".lmdb"
+
+    def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+        from stager.shards.lmdb_writer import write_lmdb  # a reader needs no lmdb
+
+        write_lmdb(path, header, rows)
+
+    def open(self, path: Path) -> LmdbReader:
+        return LmdbReader(path)
+
+
+FORMATS: dict[str, ShardFormat] = {"arrow": ArrowFormat(), "lmdb": LmdbFormat()}
+
+
+def open_shard(path: Path) -> ShardReader:
+    """Open a shard by its suffix. Raise ShardGone or ShardCorrupt if it cannot be read."""
+    for shard_format in FORMATS.values():
+        if path.suffix == shard_format.suffix:
+            return shard_format.open(path)
+    raise UsageError(f"{path}: no shard format has the suffix {path.suffix!r}")
+
+
+def verify_shard(path: Path) -> list[int]:
+    """Read every sample of a shard; return the rows whose bytes do not match their checksum."""
+    shard = open_shard(path)
+    return [row for row, identity in enumerate(shard.identities()) if not _is_sound(shard, row, *identity)]
+
+
+def _is_sound(shard: ShardReader, row: int, key: str, version: str) -> bool:
+    try:
+        arrays = shard.row(row)
+    except ShardCorrupt:
+        return False
+    checksum = checksum_of(sample_tag(key, version), shard.header.recipe, shard.header.fields, arrays)
+    return checksum == int(shard.checksums[row])

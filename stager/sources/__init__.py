@@ -1,0 +1,43 @@
+"""Where objects come from. `open_source` is the way in; the modules beside it are the places we can read."""
+
+from pathlib import Path
+from urllib.parse import unquote
+
+from stager.errors import StagerError, UsageError
+from stager.model import Source, SourceSpec
+from stager.sources.directory import DirectorySource
+from stager.sources.retry import RetryingSource
+
+
+def open_source(spec: SourceSpec) -> Source:
+    """The source a spec names. Nothing is asked of it yet: what is wrong with it, its first verb tells."""
+    scheme, found, rest = spec.url.partition("://")
+    if not spec.url:
+        raise UsageError("the source has no URL", hint="use s3://bucket/prefix, or a directory")
+    if not found:
+        return RetryingSource(DirectorySource(Path(spec.url)))
+    if scheme.lower() == "file":
+        return RetryingSource(DirectorySource(_path_of(spec.url, rest)))
+    if scheme.lower() == "s3":
+        return RetryingSource(_open_s3(spec))
+    raise UsageError(
+        f"stager does not read {scheme}:// sources", hint="use s3://bucket/prefix, or a directory"
+    )
+
+
+def _open_s3(spec: SourceSpec) -> Source:
+    try:
+        from stager.sources.s3_obstore import ObstoreSource
+    except ImportError as error:
+        raise StagerError(
+            f"S3 needs the package {error.name}, which is not installed",
+            hint="pip install 'stager[service]'",
+        ) from error
+    return ObstoreSource(spec)
+
+
+def _path_of(url: str, rest: str) -> Path:
+    host, _, path = rest.partition("/")
+    if host not in ("", "localhost"):
+        raise UsageError(f"{url}: this is on another machine", hint="mount it, and name the directory")
+    return Path(unquote("/" + path))

@@ -1,0 +1,101 @@
+# Everything starts from nothing and may be run twice: `make test`, `make demo`.
+# PYTHON=python3.12 takes another Python, ARGS="-k shards" goes to pytest, the demo or the bench, JOBS=4 runs
+# four tests at a time.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= 2
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+
+# An environment is as good as the files it was made from, and it cannot be moved: both are in its stamp's name.
+# So a set-up that is done asks for no network, whatever git does to the times of files.
+MADE_FROM := $(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
+STAMP := .venv/.made-$(MADE_FROM)
+SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.PHONY: help setup test check simd demo bench install-systemd clean distclean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  make %-16s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## make .venv, with torch and all that the tests need
+	@echo 'setup: .venv is ready'
+
+test: $(STAMP) ## run the tests
+	.venv/bin/python -m pytest -q -n $(JOBS) --dist loadscope $(ARGS)
+
+check: $(STAMP) ## ruff and mypy --strict
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy
+
+simd: $(SIMD_STAMP) ## run the tests with pillow-simd instead of Pillow, in .venv-simd
+	.venv-simd/bin/python -m pytest -q -n $(JOBS) --dist loadscope $(ARGS)
+
+demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
+	.venv/bin/python examples/demo.py $(ARGS)
+
+bench: $(STAMP) ## the measurements behind the numbers we state
+	.venv/bin/python -m bench $(ARGS)
+
+install-systemd: ## unit, user, directories and /etc/stager/stager.toml (as root; DESTDIR=/other/root)
+	install -D -m 644 systemd/stager.service "$(DESTDIR)/etc/systemd/system/stager.service"
+	install -D -m 644 systemd/stager.sysusers.conf "$(DESTDIR)/etc/sysusers.d/stager.conf"
+	install -D -m 644 systemd/stager.tmpfiles.conf "$(DESTDIR)/etc/tmpfiles.d/stager.conf"
+	test -e "$(DESTDIR)/etc/stager/stager.toml" || \
+		install -D -m 644 systemd/stager.toml "$(DESTDIR)/etc/stager/stager.toml"
+	systemd-sysusers --root="$(DESTDIR)/" stager.conf
+	systemd-tmpfiles --root="$(DESTDIR)/" --create stager.conf
+	test -n "$(DESTDIR)" || systemctl daemon-reload
+
+clean: ## remove what was built and measured; the environments stay
+	rm -rf build dist *.egg-info/ .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find bench clients examples service stager tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environments too
+	rm -rf .venv .venv-simd
+
+$(STAMP):
+	$(call debian,strace systemd)
+	$(call environment,.venv)
+	@rm -f .venv/.made-* && touch $@
+
+# pillow-simd takes the folder of Pillow and is older: it lacks the security fixes since Pillow 12.2. It is for data
+# one trusts, so it has an environment of its own and is no dependency.
+$(SIMD_STAMP):
+	$(call debian,strace systemd build-essential libjpeg-dev zlib1g-dev)
+	$(call environment,.venv-simd)
+	.venv-simd/bin/python -m pip uninstall -qq --yes pillow pillow-simd
+	CC="$$(grep -qw avx2 /proc/cpuinfo && echo 'cc -mavx2' || echo cc)" \
+		.venv-simd/bin/python $(PIP_INSTALL) --no-deps --no-binary pillow-simd 'pillow-simd>=12.1'
+	@rm -f .venv-simd/.made-* && touch $@
+
+# torch comes first, by itself: where it fails, the message is about torch.
+define environment
+@test -n "$(PYTHON)" || { \
+	echo "make: no Python 3.11 or newer found; try: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+@echo "setup: $(1), $$("$(PYTHON)" --version); some minutes the first time"
+@"$(PYTHON)" -m venv $(1) || { \
+	echo "make: $(PYTHON) cannot make an environment; on Debian try: apt-get install python3-venv" >&2; exit 1; }
+$(1)/bin/python $(PIP_INSTALL) torch
+$(1)/bin/python $(PIP_INSTALL) -e '.[dev]'
+endef
+
+# Debian packages are installed where we may. Where we may not, we go on: a test that misses one says which.
+define debian
+@command -v apt-get dpkg-query >/dev/null || exit 0; missing=; \
+for package in $(1); do \
+	dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
+done; \
+[ -n "$$missing" ] || exit 0; \
+[ "$$(id -u)" = 0 ] || { echo "setup: not root, going on without$$missing"; exit 0; }; \
+echo "setup: installing$$missing"; export DEBIAN_FRONTEND=noninteractive; \
+install="apt-get install -qq --yes --no-install-recommends -o DPkg::Lock::Timeout=60$$missing"; \
+$$install >/dev/null 2>&1 || { apt-get update -qq >/dev/null 2>&1; $$install >/dev/null; } || \
+	echo "setup: could not install$$missing, going on without"
+endef

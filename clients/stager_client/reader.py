@@ -1,0 +1,107 @@
+"""Reads staged samples: index word, mapped shard, row. A hit calls nobody."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
+from stager.errors import SampleError, ShardCorrupt, ShardError, StagerError
+from stager.index import FORMAT_NAMES, IndexReader, format_of, is_failed, is_resident, row_of, shard_of
+from stager.manifest import Manifest
+from stager.model import Arrays, Field, ShardReader, checksum_of
+from stager.shards import FORMATS, open_shard
+
+OPEN_LMDB_MAX: Final = 256  # each keeps a file descriptor; Arrow shards keep none
+
+Missing = list[int]  # sample numbers that are not (or no longer) resident
+Corrupt = list[int]  # sample numbers whose bytes are not what was staged
+
+
+class Reader:
+    """A data set's files, mapped. Shards open at first touch, in the process that touches them."""
+
+    def __init__(self, directory: Path, record: DatasetRecord) -> None:
+        self.directory, self.record = directory, record
+        self.manifest = Manifest.open(manifest_path(directory, record.manifest))
+        path = index_path(directory, record.recipe, record.manifest)
+        self.index = IndexReader(path, len(self.manifest), record.manifest, record.recipe)
+        self._shards: OrderedDict[int, ShardReader] = OrderedDict()
+        self._evictions = self.index.evictions
+        # The word under which a sample was last found right: one that is staged anew is checked anew.
+        self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
+        self._suffixes = [FORMATS[name].suffix for name in FORMAT_NAMES]
+
+    def read(self, numbers: Sequence[int]) -> tuple[dict[int, Arrays], Missing, Corrupt]:
+        """The samples that are resident, decoded; and which ones are missing or corrupt."""
+        if self.index.evictions != self._evictions:
+            self._drop_evicted()
+        found: dict[int, Arrays] = {}
+        missing: Missing = []
+        corrupt: Corrupt = []
+        words = self.index.words[np.asarray(numbers, dtype=np.int64)]
+        resident = is_resident(words)
+        for at, number in enumerate(numbers):
+            if not resident[at]:
+                if is_failed(words[at : at + 1])[0]:
+                    raise SampleError(
+                        "unreadable",
+                        f"{self.manifest.key(number)} could not be staged "
+                        f"(stager ls --failed {self.record.spec.name} says why)",
+                    )
+                missing.append(number)
+                continue
+            try:
+                found[number] = self._sample(number, words[at : at + 1])
+            except ShardError:
+                corrupt.append(number)
+        return found, missing, corrupt
+
+    def _sample(self, number: int, word: npt.NDArray[np.uint64]) -> Arrays:
+        shard = self._shard(int(shard_of(word)[0]), int(format_of(word)[0]))
+        row = int(row_of(word)[0])
+        if row >= len(shard):
+            raise ShardCorrupt(f"shard {int(shard_of(word)[0]):08x} has no row {row}")
+        arrays = shard.row(row)
+        if self._checked[number] != word[0]:
+            checksum = checksum_of(
+                int(self.manifest.tags[number]), self.record.recipe, self.record.fields, arrays
+            )
+            if checksum != int(shard.checksums[row]):
+                raise ShardCorrupt(f"{self.manifest.key(number)} does not match its checksum")
+            self._checked[number] = word[0]
+        return {field.name: _decode(field, arrays[field.name]) for field in self.record.fields}
+
+    def _shard(self, number: int, shard_format: int) -> ShardReader:
+        shard = self._shards.get(number)
+        if shard is None:
+            shard = open_shard(shard_path(self.directory, number, self._suffixes[shard_format]))
+            self._shards[number] = shard
+            if shard_format == 1 and len(self._shards) > OPEN_LMDB_MAX:
+                self._shards.popitem(last=False)[1].close()
+        return shard
+
+    def _drop_evicted(self) -> None:
+        """Let go of shards that were evicted, so that their space comes back."""
+        self._evictions = self.index.evictions
+        words = self.index.words
+        here = set(np.unique(shard_of(words[is_resident(words)])).tolist())
+        for number in [number for number in self._shards if number not in here]:
+            del self._shards[number]
+
+
+def _decode(field: Field, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if field.encoding != "jpeg":
+        return stored
+    try:
+        import simplejpeg
+    except ModuleNotFoundError:
+        raise StagerError(
+            "this data set is staged as JPEG, and simplejpeg is not installed",
+            hint='pip install simplejpeg, or encode = "raw" in the recipe',
+        ) from None
+    decoded: npt.NDArray[Any] = simplejpeg.decode_jpeg(stored.data, colorspace="RGB")
+    return decoded

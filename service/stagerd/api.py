@@ -1,0 +1,220 @@
+"""The service's HTTP API, version 1. Handlers only translate: the loop does the work."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Body, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from stager import __version__
+from stager.check import problem_of
+from stager.config import WANT_WAIT_S, Config
+from stager.dataset import DatasetSpec
+from stager.errors import NoService, SourceForbidden, StagerError, UsageError, nearest
+from stager.job import Request as JobRequest
+from stager.job import error_to_json
+from stager.layouts import LAYOUTS
+from stager.owner import Owner
+from stager.recipes import check_recipe
+from stager.subset import Subset
+
+T = TypeVar("T")
+_STATUS = {UsageError: 400, NoService: 503}
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SubsetBody(Strict):
+    classes: int | list[str] | None = None
+    seed: int = 0
+    per_class: int | None = None
+    fraction: float | None = None
+    where: str | None = None
+    split: str | None = None
+
+    def subset(self) -> Subset:
+        return Subset.from_json(self.model_dump())
+
+
+class PrefetchBody(Strict):
+    dataset: str | None = Field(None, description="a data set of the service's config; none: its only one")
+    spec: dict[str, Any] | None = Field(None, description="a data set that is in no config: own user only")
+    subset: SubsetBody = SubsetBody()
+    format: str = Field("auto", pattern="^(auto|arrow|lmdb)$")
+    stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
+
+
+class WantBody(Strict):
+    manifest: str
+    samples: list[int] = Field(max_length=1_000_000)
+    corrupt: list[int] = []
+    wait_s: float = Field(WANT_WAIT_S, ge=0, le=60)
+
+
+class TotalsBody(Strict):
+    requests: int = Field(ge=0)
+    hits: int = Field(ge=0)
+    misses: int = Field(ge=0)
+    wait_s: float = Field(ge=0)
+    reasons: dict[str, int]
+
+
+class ReportBody(Strict):
+    dataset: str
+    session: str = Field(max_length=100)
+    process: str = Field(max_length=100)
+    length: int = Field(ge=1)
+    epoch: int | None
+    totals: TotalsBody
+
+
+class PinBody(Strict):
+    subset: SubsetBody = SubsetBody()
+    pinned: bool = True
+
+
+class ShardsBody(Strict):
+    shards: list[int] = Field(max_length=1_000_000)
+
+
+def make_app(owner: Owner, config: Config) -> FastAPI:
+    app = FastAPI(
+        title="stager", version=__version__, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
+    )
+
+    async def ask(act: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(owner.staging.call(act))
+
+    @app.exception_handler(StagerError)
+    async def told(request: Request, error: StagerError) -> JSONResponse:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
+        return JSONResponse(error_to_json(error), status)
+
+    @app.exception_handler(RequestValidationError)
+    async def refused(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return JSONResponse(
+            error_to_json(UsageError(f"the request is not valid: {where}: {first['msg']}")), 422
+        )
+
+    @app.get("/v1/status")
+    async def status() -> dict[str, Any]:
+        return await ask(lambda: owner.status(is_up=True))
+
+    @app.get("/v1/stats")
+    async def stats() -> dict[str, Any]:
+        return await ask(owner.stats)
+
+    @app.get("/v1/datasets")
+    async def datasets() -> list[dict[str, Any]]:
+        return await ask(owner.datasets)
+
+    @app.get("/v1/datasets/{name}")
+    async def dataset(name: str) -> dict[str, Any]:
+        """Where a reader finds the data set: it maps the files, and a hit needs no further call."""
+        found = await ask(lambda: owner.dataset(name))
+        return {
+            "name": name,
+            "directory": str(found.directory),
+            "manifest": found.record.manifest,
+            "recipe": found.record.recipe,
+        }
+
+    @app.get("/v1/datasets/{name}/failures")
+    async def failures(name: str) -> list[dict[str, Any]]:
+        return await ask(lambda: owner.failures(name))
+
+    @app.get("/v1/datasets/{name}/classes")
+    async def classes(name: str) -> list[dict[str, Any]]:
+        return await ask(lambda: owner.classes(name))
+
+    @app.post("/v1/datasets/{name}/want")
+    async def want(name: str, body: WantBody) -> dict[str, Any]:
+        """Stage these samples before all else; answers when they are resident or time is up."""
+        answer = await ask(lambda: owner.want(name, body.manifest, body.samples, body.corrupt, body.wait_s))
+        return await asyncio.wrap_future(answer)
+
+    @app.post("/v1/datasets/{name}/evict")
+    async def evict(name: str, subset: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
+        return await ask(lambda: owner.evict(name, subset.subset()))
+
+    @app.post("/v1/datasets/{name}/pin")
+    async def pin(name: str, body: PinBody) -> dict[str, Any]:
+        return await ask(lambda: owner.pin(name, body.subset.subset(), body.pinned))
+
+    @app.post("/v1/reports")
+    async def report(body: ReportBody) -> dict[str, Any]:
+        """Totals of one reading process; they only grow, so a report may be sent again."""
+        return await ask(lambda: owner.report(body.model_dump()))
+
+    @app.post("/v1/jobs")
+    async def prefetch(request: Request, body: PrefetchBody) -> dict[str, Any]:
+        spec = _spec(config, body, request)
+        asked = JobRequest(spec, body.subset.subset(), body.format, body.stop_after)
+        return await ask(lambda: owner.prefetch(asked))
+
+    @app.get("/v1/jobs/{job}")
+    async def job(job: int) -> dict[str, Any]:
+        return await ask(lambda: owner.job(job))
+
+    @app.post("/v1/jobs/{job}/cancel")
+    async def cancel(job: int) -> dict[str, Any]:
+        return await ask(lambda: owner.cancel(job))
+
+    @app.get("/v1/shards")
+    async def shards() -> list[dict[str, Any]]:
+        return await ask(owner.shard_paths)
+
+    @app.get("/v1/problems")
+    async def problems() -> list[str]:
+        """Where catalog, index and disk disagree."""
+        return await ask(owner.check_books)
+
+    @app.post("/v1/shards/verify")
+    async def verify(body: ShardsBody) -> list[dict[str, Any]]:
+        """Read these shards whole, off the loop, and say which are bad."""
+        wanted = set(body.shards)
+        rows = [row for row in await ask(owner.shard_paths) if row["shard"] in wanted]
+        bad = []
+        for row in rows:
+            problem = await asyncio.to_thread(problem_of, Path(row["path"]))
+            if problem:
+                bad.append({**row, "problem": problem})
+        return bad
+
+    @app.post("/v1/shards/drop")
+    async def drop(body: ShardsBody) -> dict[str, Any]:
+        """Check these shards again and drop those that are bad; what they held is staged again."""
+        bad = await verify(body)
+        return await ask(lambda: owner.drop_bad([row["shard"] for row in bad]))
+
+    return app
+
+
+def _spec(config: Config, body: PrefetchBody, request: Request) -> DatasetSpec:
+    """What a data set is: as the service's config says. Only our own user may bring a source of their own."""
+    if body.spec is None:
+        return config.dataset(body.dataset)
+    uid = int(request.client.host) if request.client else -1
+    if uid not in (os.getuid(), 0):
+        raise SourceForbidden(
+            "only the service's own user may stage a source that is not in its config",
+            hint=f"ask the operator to add it to {config.path or '/etc/stager/stager.toml'}",
+        )
+    try:
+        spec = DatasetSpec.from_json({**body.spec, "recipe": check_recipe(body.spec["recipe"])})
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"the spec is not valid: {error}") from None
+    if spec.name in config.datasets:
+        raise UsageError(f"{spec.name!r} is in the service's config", hint="leave out the spec")
+    if spec.layout not in LAYOUTS:
+        raise UsageError(f"there is no layout {spec.layout!r}", hint=nearest(spec.layout, LAYOUTS))
+    return spec

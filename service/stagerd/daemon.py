@@ -1,0 +1,146 @@
+"""The service: one loop that owns all state, and an HTTP server on a Unix socket that asks it."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from stager import __version__
+from stager.cache import Cache
+from stager.config import Config
+from stager.control import Service
+from stager.errors import CacheError, NoService, StagerError
+from stager.owner import Owner
+from stagerd import notify
+from stagerd.api import make_app
+from stagerd.peer import PeerProtocol
+
+log = logging.getLogger("stager")
+
+TICK_S: Final = 0.2
+GRACE_S: Final = 5  # for requests that are under way when we stop
+
+
+class Loop(threading.Thread):
+    """Steps the owner's staging until it is told to stop; feeds systemd's watchdog while it is alive."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(name="loop")
+        self.owner = owner
+        self.stop_now = threading.Event()
+        self.failed: BaseException | None = None
+        self._watchdog_s = notify.watchdog_interval_s()
+
+    def run(self) -> None:
+        fed_at = 0.0
+        try:
+            while not self.stop_now.is_set():
+                self.owner.staging.step(TICK_S)
+                if self._watchdog_s is not None and time.monotonic() - fed_at > self._watchdog_s:
+                    fed_at = time.monotonic()
+                    notify.watchdog()
+            self.owner.staging.stop()
+        except BaseException as error:
+            log.exception("loop failed")
+            self.failed = error
+            raise
+
+
+def run(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    cache = Cache(config)
+    try:
+        listener = _listen(config.socket)
+    except BaseException:
+        cache.close()
+        raise
+    owner = Owner(cache)
+    owner.staging.resume()
+    loop = Loop(owner)
+    server = _Server(
+        uvicorn.Config(
+            make_app(owner, config),
+            http=PeerProtocol,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=60,
+        ),
+        loop,
+    )
+    loop.start()
+    log.info(
+        "service ready version=%s pid=%d socket=%s cache=%s datasets=%d",
+        __version__,
+        os.getpid(),
+        config.socket,
+        cache.directory,
+        len(cache.datasets),
+    )
+    notify.ready()
+    notify.status(f"{len(cache.datasets)} data sets in {cache.directory}")
+    try:
+        server.run(sockets=[listener])
+    finally:
+        loop.stop_now.set()
+        loop.join()
+        cache.close()
+        config.socket.unlink(missing_ok=True)
+        log.info("service stopped")
+    if loop.failed is not None:
+        raise StagerError(
+            f"the service's loop failed: {loop.failed}", hint="see the log above, and report it"
+        )
+
+
+class _Server(uvicorn.Server):
+    """Tells systemd and the loop of a stop as soon as the signal comes: waiting readers are let go."""
+
+    def __init__(self, config: uvicorn.Config, loop: Loop) -> None:
+        super().__init__(config)
+        self._loop = loop
+
+    async def on_tick(self, counter: int) -> bool:
+        if not self._loop.is_alive():
+            return True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        notify.stopping()
+        log.info("service stopping")
+        self._loop.stop_now.set()
+        await super().shutdown(sockets)
+
+
+def _listen(path: Path) -> socket.socket:
+    """Bind the socket, group-readable from its first moment; take over one that nobody answers on."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        if path.exists():
+            try:
+                other = Service(path).get("/status", timeout_s=5)["service"]
+                raise CacheError(
+                    f"{path} is in use by another service (process {other['pid']})",
+                    hint="stop it, or set another [service] socket",
+                )
+            except NoService:
+                path.unlink()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o117)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(128)
+        return listener
+    except OSError as error:
+        raise CacheError(
+            f"{path} cannot be the service's socket: {error.strerror or error}",
+            hint="set [service] socket to a path in a directory you can write",
+        ) from None

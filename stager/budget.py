@@ -1,0 +1,75 @@
+"""The bytes we may use: reserved before they are written, so that neither limit is ever passed."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stager.config import Amount
+from stager.errors import NoSpace
+
+
+@dataclass(slots=True)
+class Budget:
+    """`capacity` bounds what we keep; `reserve` is left free on the disk for others."""
+
+    directory: Path
+    capacity: Amount
+    reserve: Amount
+    used_bytes: int = 0
+    reserved_bytes: int = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Reserve bytes that are about to be written; raise NoSpace if they do not fit."""
+        if size_bytes > self.room_bytes():
+            raise self.refusal(size_bytes)
+        self.reserved_bytes += size_bytes
+
+    def settle(self, reserved_bytes: int, used_bytes: int) -> None:
+        """Turn a reservation into what was really written."""
+        self.reserved_bytes -= reserved_bytes
+        self.used_bytes += used_bytes
+
+    def room_bytes(self) -> int:
+        """How much more could be reserved now."""
+        disk_bytes, free_bytes = self._disk()
+        in_budget = self.capacity.of(disk_bytes) - self.used_bytes
+        on_disk = free_bytes - self.reserve.of(disk_bytes)
+        return min(in_budget, on_disk) - self.reserved_bytes
+
+    def refusal(self, size_bytes: int) -> NoSpace:
+        """The error that says which of the two limits is in the way."""
+        disk_bytes, free_bytes = self._disk()
+        capacity, reserve = self.capacity.of(disk_bytes), self.reserve.of(disk_bytes)
+        need, room = say_bytes(size_bytes), say_bytes(max(self.room_bytes(), 0))
+        if self.used_bytes + self.reserved_bytes + size_bytes > capacity:
+            return NoSpace(
+                f"{self.directory}: {need} are needed, {room} of a capacity of {say_bytes(capacity)} left",
+                hint="stager evict DATASET, fewer classes, or a larger [cache] capacity",
+            )
+        return NoSpace(
+            f"{self.directory}: {need} are needed, {room} can be used: "
+            f"of {say_bytes(free_bytes)} free on the disk, {say_bytes(reserve)} are the reserve",
+            hint="free some disk, or a smaller [cache] reserve",
+        )
+
+    def to_json(self) -> dict[str, int]:
+        disk_bytes, free_bytes = self._disk()
+        return {
+            "capacity_bytes": self.capacity.of(disk_bytes),
+            "used_bytes": self.used_bytes,
+            "reserve_bytes": self.reserve.of(disk_bytes),
+            "free_bytes": free_bytes,
+        }
+
+    def _disk(self) -> tuple[int, int]:
+        disk = os.statvfs(self.directory)
+        return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+
+
+def say_bytes(size_bytes: float) -> str:
+    """Bytes for people: 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size_bytes) < 1000:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"

@@ -1,0 +1,350 @@
+"""One cache directory and its one owner: lock, catalog, indexes, budget, in an order that survives a crash.
+
+    CACHE                    says that this directory is ours, and its format
+    lock                     held by the owner; has its pid
+    catalog.db               what counts as staged
+    scratch/                 files that are being written; emptied at start
+    datasets/NAME/           dataset.json, manifest-*.arrow, index-*, shards/*
+
+A shard is complete under its final name before the index points to it, and durable before the catalog
+has it. Eviction goes the other way: index, catalog, file.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from stager.atomic import atomic_path, fsync_path
+from stager.budget import Budget
+from stager.catalog import Catalog, DatasetRow, ShardRow
+from stager.config import Config
+from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
+from stager.errors import REASONS, CacheError, CacheOwned, StagerError
+from stager.index import FAILED, IndexWriter, is_failed, is_resident, pack_words
+from stager.manifest import Manifest
+from stager.model import Numbers, canonical_json, digest_of, encode_key, sample_tag
+from stager.recipes import open_recipe
+from stager.shards import FORMATS, open_shard, verify_shard
+from stager.subset import Subset
+
+MARKER: Final = "stager cache 1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One sample that cannot be had, and why."""
+
+    sample: int
+    reason: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Dataset:
+    """A data set of this cache, open."""
+
+    id: int
+    spec: DatasetSpec
+    record: DatasetRecord
+    directory: Path
+    manifest: Manifest
+    index: IndexWriter
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def resident(self) -> Numbers:
+        return np.flatnonzero(is_resident(self.index.words))
+
+    def failed(self) -> Numbers:
+        return np.flatnonzero(is_failed(self.index.words))
+
+
+class Cache:
+    """The owner's view. Not for several threads; readers need none of it."""
+
+    def __init__(self, config: Config) -> None:
+        self.directory = config.cache_dir
+        self.scratch = self.directory / "scratch"
+        self._lock_fd = _claim(self.directory)
+        try:
+            self.catalog = self._open_catalog()
+            self._sweep()
+            self.datasets: dict[str, Dataset] = {}
+            self.budget = Budget(self.directory, config.capacity, config.reserve)
+            self.budget.used_bytes = sum(shard.bytes for shard in self.catalog.shards())
+            for row in self.catalog.datasets():
+                if row.is_current:
+                    self._load(row)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        self._numbers: Iterator[int] = iter(())
+
+    def close(self) -> None:
+        self.catalog.close()
+        os.close(self._lock_fd)
+
+    # Data sets
+
+    def adopt(self, spec: DatasetSpec, manifest_scratch: Path) -> Dataset:
+        """Make a fresh scan the data set's manifest. What is staged of unchanged samples stays staged."""
+        directory = datasets_dir(self.directory) / spec.name
+        (directory / "shards").mkdir(parents=True, exist_ok=True)
+        manifest = Manifest.open(manifest_scratch)
+        path = manifest_path(directory, manifest.digest)
+        fsync_path(manifest_scratch)
+        manifest_scratch.replace(path)
+        fsync_path(directory)
+        recipe = open_recipe(spec.recipe)
+        before = {row.recipe: row for row in self.catalog.datasets() if row.name == spec.name}.get(
+            recipe.digest
+        )
+        with self.catalog.transaction():
+            if before is not None and before.manifest != manifest.digest:
+                old = Manifest.open(manifest_path(directory, before.manifest))
+                self.catalog.renumber(before.id, old.numbers_in(manifest))
+            row = self.catalog.put_dataset(
+                spec.name, recipe.digest, manifest.digest, canonical_json(spec.to_json())
+            )
+        record = DatasetRecord(spec, recipe.digest, manifest.digest, recipe.fields)
+        dataset = self._load(row)
+        record.write(directory, self.scratch)  # last: now readers see it
+        self._sweep_dataset_files(spec.name)
+        return dataset
+
+    def _load(self, row: DatasetRow) -> Dataset:
+        """Open a data set and bring its index in line with the catalog."""
+        spec = self.spec_of(row)
+        directory = datasets_dir(self.directory) / row.name
+        manifest = Manifest.open(manifest_path(directory, row.manifest))
+        recipe = open_recipe(spec.recipe)
+        record = DatasetRecord(spec, row.recipe, row.manifest, recipe.fields)
+        path = index_path(directory, row.recipe, row.manifest)
+        known = self.datasets.get(row.name)
+        if known is not None and known.record == record:
+            return known
+        index = IndexWriter.open(path, len(manifest), row.manifest, row.recipe, self.scratch)
+        words = np.zeros(len(manifest), dtype=np.uint64)
+        for failure in self.catalog.failures(row.id):
+            words[failure.sample] = FAILED
+        for shard in self.catalog.shards(row.id):
+            rows = np.flatnonzero(shard.samples >= 0)
+            words[shard.samples[rows]] = pack_words(shard.number, rows, shard.format)
+        index.replace_all(words)
+        dataset = Dataset(row.id, spec, record, directory, manifest, index)
+        self.datasets[row.name] = dataset
+        return dataset
+
+    # Shards
+
+    def next_shard(self, dataset: Dataset, shard_format: str) -> tuple[int, Path]:
+        """A number that was never used, and the final name of its file."""
+        number = next(self._numbers, None)
+        if number is None:
+            self._numbers = iter(self.catalog.reserve_shard_numbers())
+            number = next(self._numbers)
+        return number, shard_path(dataset.directory, number, FORMATS[shard_format].suffix)
+
+    def publish(self, dataset: Dataset, row: ShardRow) -> None:
+        """Point the index at a complete shard: readers have it from here on."""
+        rows = np.flatnonzero(row.samples >= 0)
+        dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
+
+    def drop_unrecorded(self, dataset: Dataset, row: ShardRow) -> None:
+        """Take back a shard that was published but never became durable."""
+        dataset.index.clear(row.samples[row.samples >= 0])
+        self.path_of(dataset, row).unlink(missing_ok=True)
+        self.budget.used_bytes -= row.bytes
+
+    def path_of(self, dataset: Dataset, row: ShardRow) -> Path:
+        return shard_path(dataset.directory, row.number, FORMATS[row.format].suffix)
+
+    def manifest_of(self, dataset: Dataset) -> Path:
+        return manifest_path(dataset.directory, dataset.record.manifest)
+
+    def save_subset(self, dataset: Dataset, subset: Subset, classes: Iterable[str]) -> str:
+        """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
+        about = canonical_json(subset.to_json())
+        path = dataset.directory / "subsets" / f"{digest_of(about.encode())[:8]}.txt"
+        path.parent.mkdir(exist_ok=True)
+        with atomic_path(path, self.scratch) as scratch:
+            scratch.write_text(f"# {dataset.name} {about}\n" + "".join(f"{name}\n" for name in classes))
+        return str(path)
+
+    def record_failures(self, dataset: Dataset, failures: Iterable[Failure]) -> None:
+        """Remember samples that cannot be had; readers see it in the index."""
+        rows = [(f.sample, encode_key(dataset.manifest.key(f.sample)), f.reason, f.detail) for f in failures]
+        self.catalog.add_failures(dataset.id, rows)
+        numbers = np.asarray([row[0] for row in rows], dtype=np.int64)
+        dataset.index.publish(numbers, np.full(len(numbers), FAILED, dtype=np.uint64))
+
+    def forgive(self, dataset: Dataset, samples: Numbers) -> None:
+        """Forget failures that asking again could mend."""
+        mendable = {f.sample for f in self.catalog.failures(dataset.id) if REASONS[f.reason]}
+        again = [int(sample) for sample in samples if int(sample) in mendable]
+        if again:
+            self.catalog.remove_failures(dataset.id, again)
+            dataset.index.clear(np.asarray(again, dtype=np.int64))
+
+    def evict(self, shards: Iterable[ShardRow]) -> int:
+        """Take shards away: index, catalog, file. Return the bytes that were freed."""
+        shards = list(shards)
+        by_id = {dataset.id: dataset for dataset in self.datasets.values()}
+        names = {row.id: row.name for row in self.catalog.datasets()}
+        for shard in shards:
+            if shard.dataset in by_id:
+                index = by_id[shard.dataset].index
+                samples = shard.samples[shard.samples >= 0]
+                rows = np.flatnonzero(shard.samples >= 0)
+                ours = index.words[samples] == pack_words(shard.number, rows, shard.format)
+                index.clear(samples[ours])
+        self.catalog.remove_shards(shard.number for shard in shards)
+        for shard in shards:
+            directory = datasets_dir(self.directory) / names[shard.dataset]
+            shard_path(directory, shard.number, FORMATS[shard.format].suffix).unlink(missing_ok=True)
+        for row in self.catalog.datasets():
+            if not row.is_current and not self.catalog.shards(row.id):
+                self.catalog.forget_dataset(row.id)
+                self._sweep_dataset_files(row.name)
+        freed = sum(shard.bytes for shard in shards)
+        self.budget.used_bytes -= freed
+        return freed
+
+    def spec_of(self, row: DatasetRow) -> DatasetSpec:
+        return DatasetSpec.from_json(json.loads(row.spec))
+
+    # Start
+
+    def _open_catalog(self) -> Catalog:
+        """Open the catalog; one that cannot be read is put aside and made anew from the shards."""
+        path = self.directory / "catalog.db"
+        try:
+            catalog = Catalog(path)
+        except sqlite3.OperationalError as error:
+            raise CacheError(
+                f"{path} cannot be opened: {error}", hint="check the disk and its permissions"
+            ) from None
+        except sqlite3.DatabaseError:
+            path.replace(path.with_name(f"catalog.broken-{time.time():.0f}"))
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            catalog = Catalog(path)
+        if catalog.is_new:
+            self._rebuild(catalog)
+        return catalog
+
+    def _rebuild(self, catalog: Catalog) -> None:
+        """Fill an empty catalog from dataset.json files and the shards' own headers."""
+        used = 0
+        for directory in sorted(path for path in datasets_dir(self.directory).glob("*") if path.is_dir()):
+            try:
+                record = DatasetRecord.read(directory)
+                manifest = Manifest.open(manifest_path(directory, record.manifest))
+            except (StagerError, OSError):
+                continue  # not readable: its shards are swept away, and staged again when asked for
+            spec = canonical_json(record.spec.to_json())
+            row = catalog.put_dataset(record.spec.name, record.recipe, record.manifest, spec)
+            number_of = dict(zip(manifest.tags.tolist(), range(len(manifest)), strict=True))
+            for path in sorted((directory / "shards").iterdir()):
+                try:
+                    number = int(path.stem, 16)
+                    used = max(used, number)
+                    shard = open_shard(path)
+                    if shard.header.recipe != record.recipe or verify_shard(path):
+                        continue
+                except (StagerError, ValueError):
+                    continue
+                samples = [number_of.get(sample_tag(key, version), -1) for key, version in shard.identities()]
+                numbers = np.asarray(samples, dtype=np.int64)
+                size_bytes, shard_format = path.stat().st_size, path.suffix.removeprefix(".")
+                catalog.add_shard(
+                    ShardRow(number, row.id, shard_format, size_bytes, numbers, False, time.time())
+                )
+        catalog.skip_shard_numbers(used)
+
+    def _sweep(self) -> None:
+        """Remove what a crash left: scratch files, shards without a row, rows without a whole shard."""
+        for path in self.scratch.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        names = {row.id: row.name for row in self.catalog.datasets()}
+        sizes = {
+            shard_path(
+                datasets_dir(self.directory) / names[row.dataset], row.number, FORMATS[row.format].suffix
+            ): row
+            for row in self.catalog.shards()
+        }
+        lost = []
+        for path, row in sizes.items():
+            if not path.is_file() or path.stat().st_size != row.bytes:
+                lost.append(row.number)
+        self.catalog.remove_shards(lost)
+        kept = {path for path, row in sizes.items() if row.number not in set(lost)}
+        for path in datasets_dir(self.directory).glob("*/shards/*"):
+            if path not in kept:
+                path.unlink()
+        for name in set(names.values()):
+            self._sweep_dataset_files(name)
+
+    def _sweep_dataset_files(self, name: str) -> None:
+        """Remove manifests and indexes that nothing refers to any more."""
+        directory = datasets_dir(self.directory) / name
+        rows = [row for row in self.catalog.datasets() if row.name == name]
+        used = {manifest_path(directory, row.manifest) for row in rows}
+        used |= {index_path(directory, row.recipe, row.manifest) for row in rows}
+        for path in (*directory.glob("manifest-*"), *directory.glob("index-*")):
+            if path not in used:
+                path.unlink()
+
+
+def _claim(directory: Path) -> int:
+    """Make the directory ours, or say why not; return the lock's file descriptor."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+        marker = directory / "CACHE"
+        if not marker.exists():
+            strangers = [path.name for path in directory.iterdir() if path.name != "lock"]
+            if strangers:
+                raise CacheError(
+                    f"{directory} is not empty and not a stager cache (it has {strangers[0]!r})",
+                    hint="name an empty or new directory in [cache] dir",
+                )
+        lock_fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            # lockf, not flock: it is gone with the owner, even while a forked child lives on.
+            fcntl.lockf(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = os.pread(lock_fd, 20, 0).decode().strip() or "unknown"
+            os.close(lock_fd)
+            raise CacheOwned(
+                f"{directory} is in use by process {pid}",
+                hint="if it is the service, check [service] socket; else wait, or use another [cache] dir",
+            ) from None
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        if not marker.exists():
+            marker.write_text(MARKER)
+        elif marker.read_text() != MARKER:
+            os.close(lock_fd)
+            raise CacheError(
+                f"{directory} was made by another version of stager ({marker.read_text().strip()})",
+                hint="use that version, or another [cache] dir",
+            )
+        for name in ("scratch", "datasets"):
+            (directory / name).mkdir(exist_ok=True, mode=0o750)
+        return lock_fd
+    except OSError as error:
+        raise CacheError(
+            f"{directory} cannot be used as a cache: {error.strerror or error}",
+            hint="name a directory on a writable disk in [cache] dir",
+        ) from None

@@ -1,0 +1,351 @@
+"""The durable record of data sets, shards, failures, jobs and counts. All the SQL there is."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from stager.errors import CacheError
+from stager.model import Numbers
+
+SCHEMA_VERSION: Final = 1
+SHARD_NUMBERS_AHEAD: Final = 4096
+GONE: Final = 0xFFFFFFFF  # a row of a shard whose sample is not in the manifest any more
+
+_SCHEMA: Final = """
+CREATE TABLE about (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE datasets (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    recipe TEXT NOT NULL,               -- digest
+    manifest TEXT NOT NULL,             -- digest
+    spec TEXT NOT NULL,                 -- DatasetSpec as JSON
+    scanned_at REAL NOT NULL,
+    is_current INTEGER NOT NULL,        -- the recipe that this name has now
+    origin_reads INTEGER NOT NULL DEFAULT 0,
+    origin_bytes INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (name, recipe)
+);
+CREATE TABLE shards (
+    number INTEGER PRIMARY KEY,         -- never used twice
+    dataset INTEGER NOT NULL REFERENCES datasets (id),
+    format TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    samples BLOB NOT NULL,              -- sample numbers, little-endian u32, in row order
+    is_pinned INTEGER NOT NULL DEFAULT 0,
+    created_at REAL NOT NULL
+);
+CREATE TABLE failures (
+    dataset INTEGER NOT NULL REFERENCES datasets (id),
+    sample INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    reason TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (dataset, sample)
+) WITHOUT ROWID;
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    dataset TEXT NOT NULL,
+    state TEXT NOT NULL,
+    request TEXT NOT NULL,              -- JSON
+    result TEXT NOT NULL,               -- JSON
+    created_at REAL NOT NULL
+);
+CREATE TABLE readers (                  -- the last totals that each reading process reported
+    session TEXT NOT NULL,
+    process TEXT NOT NULL,
+    totals TEXT NOT NULL,               -- JSON
+    PRIMARY KEY (session, process)
+) WITHOUT ROWID;
+CREATE TABLE counts (                   -- what they add up to
+    dataset TEXT NOT NULL,
+    session TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    requests INTEGER NOT NULL,
+    hits INTEGER NOT NULL,
+    misses INTEGER NOT NULL,
+    wait_s REAL NOT NULL,
+    reasons TEXT NOT NULL,              -- JSON
+    at REAL NOT NULL,
+    PRIMARY KEY (dataset, session, epoch)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRow:
+    id: int
+    name: str
+    recipe: str
+    manifest: str
+    spec: str
+    scanned_at: float
+    is_current: bool
+    origin_reads: int
+    origin_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    number: int
+    dataset: int
+    format: str
+    bytes: int
+    samples: Numbers
+    is_pinned: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRow:
+    dataset: int
+    sample: int
+    key: bytes
+    reason: str
+    detail: str
+    at: float
+
+
+class Catalog:
+    """One connection, used by one thread at a time. Every public write is one durable transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")  # NORMAL loses what was acknowledged at a power cut
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._db.execute("PRAGMA busy_timeout = 5000")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            self.is_new = version == 0
+            if self.is_new:
+                with self.transaction():
+                    for statement in _SCHEMA.split(";\n"):
+                        self._db.execute(statement)
+                    self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            elif version != SCHEMA_VERSION:
+                raise CacheError(
+                    f"{path} has version {version}, this stager knows {SCHEMA_VERSION}",
+                    hint="use the newer stager, or another [cache] dir",
+                )
+            if self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("quick_check failed")
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing; a transaction inside another one is part of it."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # Data sets
+
+    def put_dataset(self, name: str, recipe: str, manifest: str, spec: str) -> DatasetRow:
+        """Record what a name stands for now."""
+        with self.transaction():
+            self._db.execute("UPDATE datasets SET is_current = 0 WHERE name = ?", (name,))
+            self._db.execute(
+                "INSERT INTO datasets (name, recipe, manifest, spec, scanned_at, is_current)"
+                " VALUES (?,?,?,?,?,1) ON CONFLICT (name, recipe) DO UPDATE SET"
+                " manifest = excluded.manifest, spec = excluded.spec,"
+                " scanned_at = excluded.scanned_at, is_current = 1",
+                (name, recipe, manifest, spec, time.time()),
+            )
+        (row,) = [row for row in self.datasets() if row.name == name and row.recipe == recipe]
+        return row
+
+    def datasets(self) -> list[DatasetRow]:
+        rows = self._db.execute(
+            "SELECT id, name, recipe, manifest, spec, scanned_at, is_current, origin_reads, origin_bytes"
+            " FROM datasets ORDER BY name, id"
+        )
+        return [DatasetRow(*row) for row in rows]
+
+    def forget_dataset(self, dataset: int) -> None:
+        """Drop a data set that has no shards left."""
+        with self.transaction():
+            self._db.execute("DELETE FROM failures WHERE dataset = ?", (dataset,))
+            self._db.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
+
+    def count_origin(self, dataset: int, reads: int, read_bytes: int) -> None:
+        with self.transaction():
+            self._db.execute(
+                "UPDATE datasets SET origin_reads = origin_reads + ?, origin_bytes = origin_bytes + ?"
+                " WHERE id = ?",
+                (reads, read_bytes, dataset),
+            )
+
+    # Shards
+
+    def reserve_shard_numbers(self) -> range:
+        """Numbers that no shard had before, not even one that a crash took away."""
+        with self.transaction():
+            row = self._db.execute("SELECT value FROM about WHERE key = 'next_shard'").fetchone()
+            top = self._db.execute("SELECT coalesce(max(number), 0) FROM shards").fetchone()[0]
+            first = max(row[0] if row else 1, top + 1)
+            self._db.execute(
+                "INSERT OR REPLACE INTO about VALUES ('next_shard', ?)", (first + SHARD_NUMBERS_AHEAD,)
+            )
+        return range(first, first + SHARD_NUMBERS_AHEAD)
+
+    def skip_shard_numbers(self, used: int) -> None:
+        """For a catalog that was lost: stay clear of numbers up to `used`, and of those then reserved."""
+        with self.transaction():
+            first = used + 1 + SHARD_NUMBERS_AHEAD
+            self._db.execute("INSERT OR REPLACE INTO about VALUES ('next_shard', ?)", (first,))
+
+    def add_shard(self, row: ShardRow) -> None:
+        with self.transaction():
+            self._db.execute(
+                "INSERT INTO shards (number, dataset, format, bytes, samples, is_pinned, created_at)"
+                " VALUES (?,?,?,?,?,?,?)",
+                (
+                    row.number,
+                    row.dataset,
+                    row.format,
+                    row.bytes,
+                    _pack(row.samples),
+                    row.is_pinned,
+                    row.created_at,
+                ),
+            )
+
+    def shards(self, dataset: int | None = None) -> list[ShardRow]:
+        rows = self._db.execute(
+            "SELECT number, dataset, format, bytes, samples, is_pinned, created_at FROM shards"
+            " WHERE ?1 IS NULL OR dataset = ?1 ORDER BY number",
+            (dataset,),
+        )
+        return [ShardRow(a, b, c, d, _unpack(blob), bool(pin), at) for a, b, c, d, blob, pin, at in rows]
+
+    def remove_shards(self, numbers: Iterable[int]) -> None:
+        with self.transaction():
+            self._db.executemany("DELETE FROM shards WHERE number = ?", [(number,) for number in numbers])
+
+    def pin_shards(self, numbers: Iterable[int], pinned: bool) -> None:
+        with self.transaction():
+            self._db.executemany(
+                "UPDATE shards SET is_pinned = ? WHERE number = ?", [(pinned, number) for number in numbers]
+            )
+
+    def renumber(self, dataset: int, numbers: Numbers) -> None:
+        """Follow a data set to a new manifest: `numbers` has, for each old sample, the new number or -1."""
+        with self.transaction():
+            for shard in self.shards(dataset):
+                old = np.where(shard.samples < 0, 0, shard.samples)
+                new = np.where(shard.samples < 0, -1, numbers[old])
+                self._db.execute("UPDATE shards SET samples = ? WHERE number = ?", (_pack(new), shard.number))
+            failures = self.failures(dataset)
+            self._db.execute("DELETE FROM failures WHERE dataset = ?", (dataset,))
+            for failure in failures:
+                number = int(numbers[failure.sample])
+                if number >= 0:
+                    self.add_failures(dataset, [(number, failure.key, failure.reason, failure.detail)])
+
+    # Failures
+
+    def add_failures(self, dataset: int, failures: Iterable[tuple[int, bytes, str, str]]) -> None:
+        """Record (sample number, key, reason, detail) of samples that cannot be had."""
+        with self.transaction():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO failures VALUES (?,?,?,?,?,?)",
+                [(dataset, *failure, time.time()) for failure in failures],
+            )
+
+    def failures(self, dataset: int) -> list[FailureRow]:
+        rows = self._db.execute(
+            "SELECT dataset, sample, key, reason, detail, at FROM failures WHERE dataset = ? ORDER BY sample",
+            (dataset,),
+        )
+        return [FailureRow(*row) for row in rows]
+
+    def remove_failures(self, dataset: int, samples: Iterable[int]) -> None:
+        with self.transaction():
+            self._db.executemany(
+                "DELETE FROM failures WHERE dataset = ? AND sample = ?", [(dataset, int(s)) for s in samples]
+            )
+
+    # Jobs
+
+    def add_job(self, dataset: str, request: Mapping[str, Any]) -> int:
+        with self.transaction():
+            cursor = self._db.execute(
+                "INSERT INTO jobs (dataset, state, request, result, created_at)"
+                " VALUES (?, 'queued', ?, '{}', ?)",
+                (dataset, json.dumps(request), time.time()),
+            )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def end_job(self, job: int, state: str, result: Mapping[str, Any]) -> None:
+        with self.transaction():
+            self._db.execute(
+                "UPDATE jobs SET state = ?, result = ? WHERE id = ?", (state, json.dumps(result), job)
+            )
+
+    def unfinished_jobs(self) -> list[tuple[int, str, dict[str, Any]]]:
+        """(id, data set, request) of jobs that a stop or a crash cut off."""
+        rows = self._db.execute("SELECT id, dataset, request FROM jobs WHERE state = 'queued' ORDER BY id")
+        return [(row[0], row[1], json.loads(row[2])) for row in rows]
+
+    # Counts
+
+    def reader_totals(self, session: str, process: str) -> dict[str, Any] | None:
+        row = self._db.execute(
+            "SELECT totals FROM readers WHERE session = ? AND process = ?", (session, process)
+        ).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def put_reader_totals(self, session: str, process: str, totals: Mapping[str, Any]) -> None:
+        with self.transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", (session, process, json.dumps(totals))
+            )
+
+    def counts(self, dataset: str | None = None, session: str | None = None) -> list[dict[str, Any]]:
+        cursor = self._db.execute(
+            "SELECT dataset, session, epoch, requests, hits, misses, wait_s, reasons, at FROM counts"
+            " WHERE (?1 IS NULL OR dataset = ?1) AND (?2 IS NULL OR session = ?2)"
+            " ORDER BY dataset, at, session, epoch",
+            (dataset, session),
+        )
+        names = [column[0] for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor]
+        return [{**row, "reasons": json.loads(row["reasons"])} for row in rows]
+
+    def put_count(self, row: Mapping[str, Any]) -> None:
+        with self.transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO counts VALUES"
+                " (:dataset, :session, :epoch, :requests, :hits, :misses, :wait_s, :reasons, :at)",
+                {**row, "reasons": json.dumps(row["reasons"])},
+            )
+
+
+def _pack(samples: Numbers) -> bytes:
+    return np.where(samples < 0, GONE, samples).astype("<u4").tobytes()
+
+
+def _unpack(blob: bytes) -> Numbers:
+    raw = np.frombuffer(blob, dtype="<u4").astype(np.int64)
+    return np.where(raw == GONE, -1, raw)

@@ -1,0 +1,60 @@
+"""Is what the catalog has on the disk, whole, and in the index; and is nothing else there?"""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from stager.cache import Cache, Dataset
+from stager.dataset import datasets_dir, shard_path
+from stager.errors import ShardError
+from stager.index import is_resident, shard_of
+from stager.model import Numbers
+from stager.shards import FORMATS, verify_shard
+
+log = logging.getLogger("stager")
+
+
+def problem_of(path: Path) -> str:
+    """What is wrong with a shard's file, read whole; '' if nothing is."""
+    try:
+        rows = verify_shard(path)
+    except ShardError as error:
+        return error.message
+    return f"{len(rows)} samples do not match their checksum" if rows else ""
+
+
+def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> set[int]:
+    """Look at the shards of samples that a reader calls corrupt; evict those that are; say what they held."""
+    words = dataset.index.words[suspects]
+    numbers = set(shard_of(words[is_resident(words)]).tolist())
+    bad = []
+    for shard in cache.catalog.shards(dataset.id) if numbers else []:
+        problem = problem_of(cache.path_of(dataset, shard)) if shard.number in numbers else ""
+        if problem:
+            log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, shard.number, problem)
+            bad.append(shard)
+    cache.evict(bad)
+    return {int(sample) for shard in bad for sample in shard.samples}
+
+
+def check_books(cache: Cache, under_way: set[Path]) -> list[str]:
+    """Say where catalog, disk and indexes disagree. `under_way`: files that are not recorded yet."""
+    problems = []
+    recorded = set()
+    for row in cache.catalog.datasets():
+        directory = datasets_dir(cache.directory) / row.name
+        words = cache.datasets[row.name].index.words if row.is_current else np.zeros(0, dtype=np.uint64)
+        for shard in cache.catalog.shards(row.id):
+            path = shard_path(directory, shard.number, FORMATS[shard.format].suffix)
+            recorded.add(path)
+            if not path.is_file():
+                problems.append(f"{path}: recorded, but not there")
+            elif path.stat().st_size != shard.bytes:
+                problems.append(f"{path}: {path.stat().st_size} bytes, recorded are {shard.bytes}")
+            if row.is_current and not np.all(is_resident(words[shard.samples[shard.samples >= 0]])):
+                problems.append(f"{path}: samples of it are not in the index")
+    for path in (*datasets_dir(cache.directory).glob("*/shards/*"), *cache.scratch.iterdir()):
+        if path not in recorded | under_way:
+            problems.append(f"{path}: not recorded")
+    return problems

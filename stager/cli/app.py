@@ -1,0 +1,107 @@
+"""What all verbs share: the app, its options, and how things are shown."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stager import __version__
+from stager.config import load_config
+from stager.errors import StagerError
+from stager.subset import Subset, parse_classes
+
+app = typer.Typer(
+    help="Keep a GPU fed: stage hot data from S3 and network mounts on SSD, decoded once, shared by all.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def complete_dataset(incomplete: str) -> list[str]:
+    """Names of data sets for the shell's completion."""
+    try:
+        return [name for name in load_config().datasets if name.startswith(incomplete)]
+    except StagerError:
+        return []
+
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="stager.toml to use, instead of the usual places.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+DatasetArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DATASET]",
+        help="A data set of stager.toml; may be left out if there is only one.",
+        autocompletion=complete_dataset,
+    ),
+]
+ClassesOption = Annotated[
+    str | None,
+    typer.Option(help="How many classes (drawn by --seed), their names a,b,c, or @FILE with a name a line."),
+]
+SeedOption = Annotated[
+    int, typer.Option(help="Draws classes and samples. With one seed, 100 classes are part of 200.")
+]
+PerClassOption = Annotated[int | None, typer.Option(help="At most this many samples of each class.")]
+FractionOption = Annotated[float | None, typer.Option(help="This part of each class, as 0.1.")]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(help="Only samples for which this is true, as: size > 10KB and key like '%.jpg'."),
+]
+SplitOption = Annotated[str | None, typer.Option(help="Only this split: train, val, test.")]
+
+
+def subset_of(
+    classes: str | None,
+    seed: int,
+    per_class: int | None,
+    fraction: float | None,
+    where: str | None,
+    split: str | None,
+) -> Subset:
+    return Subset(parse_classes(classes), seed, per_class, fraction, where, split)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Texts to the left, numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        is_number = bool(rows) and all(row[number][:1].isdigit() or row[number] == "-" for row in rows)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def show_error(error: StagerError) -> None:
+    print(f"stager: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"  try: {error.hint}", file=sys.stderr)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"stager {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,102 @@
+"""stager evict, pin and unpin."""
+
+from typing import Any
+
+from stager.budget import say_bytes
+from stager.cli.app import (
+    ClassesOption,
+    ConfigOption,
+    DatasetArgument,
+    FractionOption,
+    JsonOption,
+    PerClassOption,
+    SeedOption,
+    SplitOption,
+    WhereOption,
+    app,
+    out,
+    print_json,
+    subset_of,
+)
+from stager.cli.target import Target, open_target
+from stager.config import load_config
+from stager.errors import UsageError
+
+
+@app.command()
+def evict(
+    dataset: DatasetArgument = None,
+    classes: ClassesOption = None,
+    seed: SeedOption = 0,
+    per_class: PerClassOption = None,
+    fraction: FractionOption = None,
+    where: WhereOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Take staged shards away: all of a data set, or those that lie wholly in a subset. Pinned ones stay."""
+    subset = subset_of(classes, seed, per_class, fraction, where, split)
+    with open_target(load_config(config)) as target:
+        value = target.evict(_name(target, dataset), subset)
+    told = f"evicted {value['samples']:,} samples in {value['shards']:,} shards, {say_bytes(value['bytes'])}"
+    told += f"; {value['pinned']:,} pinned shards stay" if value["pinned"] else ""
+    _tell(value, told, as_json)
+
+
+@app.command()
+def pin(
+    dataset: DatasetArgument = None,
+    classes: ClassesOption = None,
+    seed: SeedOption = 0,
+    per_class: PerClassOption = None,
+    fraction: FractionOption = None,
+    where: WhereOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Keep what is staged of a data set or subset: pinned shards are never evicted."""
+    _pin(dataset, subset_of(classes, seed, per_class, fraction, where, split), True, as_json, config)
+
+
+@app.command()
+def unpin(
+    dataset: DatasetArgument = None,
+    classes: ClassesOption = None,
+    seed: SeedOption = 0,
+    per_class: PerClassOption = None,
+    fraction: FractionOption = None,
+    where: WhereOption = None,
+    split: SplitOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Allow pinned shards to be evicted again."""
+    _pin(dataset, subset_of(classes, seed, per_class, fraction, where, split), False, as_json, config)
+
+
+def _pin(dataset: str | None, subset: Any, pinned: bool, as_json: bool, config: Any) -> None:
+    with open_target(load_config(config)) as target:
+        value = target.pin(_name(target, dataset), subset, pinned)
+    verb = "pinned" if pinned else "unpinned"
+    _tell(
+        value,
+        f"{verb} {value['samples']:,} samples in {value['shards']:,} shards, {say_bytes(value['bytes'])}",
+        as_json,
+    )
+
+
+def _name(target: Target, dataset: str | None) -> str:
+    if dataset is not None:
+        return dataset
+    names = sorted({row["name"] for row in target.datasets() if row["is_current"]})
+    if len(names) == 1:
+        return str(names[0])
+    raise UsageError(
+        "which data set?", hint="name one of " + ", ".join(names) if names else "nothing is staged yet"
+    )
+
+
+def _tell(value: dict[str, Any], told: str, as_json: bool) -> None:
+    print_json(value) if as_json else out.print(f"{value['dataset']}: {told}", highlight=False)

@@ -1,0 +1,62 @@
+"""stager ls: what is staged, what failed, which classes there are."""
+
+from typing import Annotated, Any
+
+import typer
+
+from stager.budget import say_bytes
+from stager.cli.app import ConfigOption, DatasetArgument, JsonOption, app, out, print_json, print_table
+from stager.cli.target import Target, open_target
+from stager.config import load_config
+
+
+@app.command("ls")
+def list_datasets(
+    dataset: DatasetArgument = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Samples that cannot be had, with key and reason.")
+    ] = False,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Classes, and how much of each is resident.")
+    ] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """List data sets and what is staged of them; or failed samples; or classes."""
+    with open_target(load_config(config)) as target:
+        if failed:
+            rows = [row for name in _names(target, dataset) for row in target.failures(name)]
+            columns = ["dataset", "index", "reason", "key", "detail"]
+        elif classes:
+            rows = [
+                {"dataset": name, **row} for name in _names(target, dataset) for row in target.classes(name)
+            ]
+            columns = ["dataset", "class", "samples", "resident"]
+        else:
+            rows = [row for row in target.datasets() if dataset in (None, row["name"])]
+            columns = []
+    if as_json:
+        print_json(rows)
+    elif columns:
+        print_table(columns, [[_cell(row[name]) for name in columns] for row in rows])
+    elif rows:
+        print_table(
+            ["data set", "samples", "resident", "failed", "pinned", "shards", "size", "format", "source"],
+            [_dataset(row) for row in rows],
+        )
+    else:
+        out.print("nothing is staged yet: stager prefetch", highlight=False)
+
+
+def _names(target: Target, dataset: str | None) -> list[str]:
+    return [dataset] if dataset else sorted({row["name"] for row in target.datasets() if row["is_current"]})
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value).encode("utf-8", "replace").decode()
+
+
+def _dataset(row: dict[str, Any]) -> list[str]:
+    name = row["name"] if row["is_current"] else f"{row['name']} (old recipe {row['recipe_digest'][:8]})"
+    counts = [f"{row[key]:,}" for key in ("samples", "resident", "failed", "pinned", "shards")]
+    return [name, *counts, say_bytes(row["bytes"]), row["format"], row["source"]]

@@ -1,0 +1,210 @@
+"""stager prefetch: stage a subset, with a plan before and progress on the way."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from stager import errors
+from stager.budget import say_bytes
+from stager.cli.app import (
+    ClassesOption,
+    ConfigOption,
+    FractionOption,
+    JsonOption,
+    PerClassOption,
+    SeedOption,
+    SplitOption,
+    WhereOption,
+    app,
+    complete_dataset,
+    err,
+    out,
+    print_json,
+    show_error,
+    subset_of,
+)
+from stager.cli.target import Target, open_target
+from stager.config import FORMATS, load_config
+from stager.errors import StagerError, UsageError, nearest
+from stager.plan import say_plan, say_seconds
+
+PLAIN_EVERY_S = 2.0
+DONE_IN_PART = 3
+
+
+@app.command()
+def prefetch(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DATASET|URL]",
+            autocompletion=complete_dataset,
+            help="A data set of stager.toml (may be left out if there is only one), or s3://bucket/path, "
+            "or a directory with a folder a class.",
+        ),
+    ] = None,
+    classes: ClassesOption = None,
+    seed: SeedOption = 0,
+    per_class: PerClassOption = None,
+    fraction: FractionOption = None,
+    where: WhereOption = None,
+    split: SplitOption = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only tell what it would take; stage nothing.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave it to the service and return at once.")
+    ] = False,
+    shard_format: Annotated[str, typer.Option("--format", help="arrow, lmdb or auto.")] = "",
+    resize: Annotated[int | None, typer.Option(help="With a URL: size of the shorter side.")] = None,
+    crop: Annotated[int | None, typer.Option(help="With a URL: size of the centre crop.")] = None,
+    encode: Annotated[str | None, typer.Option(help="With a URL: raw or jpeg.")] = None,
+    endpoint_url: Annotated[str | None, typer.Option(help="With a URL: an S3 server other than AWS.")] = None,
+    region: Annotated[str | None, typer.Option(help="With a URL: its region.")] = None,
+    profile: Annotated[str | None, typer.Option(help="With a URL: a profile of ~/.aws.")] = None,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="With a URL: no credentials.")] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Stage a subset: copy, decode and crop it onto local SSD.
+
+    What is staged already is not fetched again. Ctrl-C keeps what is done; the next run goes on from there.
+
+    stager prefetch --classes 100 --seed 42
+
+    stager prefetch s3://bucket/train --resize 256 --crop 224 --plan
+    """
+    settings = load_config(config)
+    shard_format = shard_format or settings.format
+    if shard_format not in FORMATS:
+        raise UsageError(f"--format {shard_format!r}", hint=nearest(shard_format, FORMATS))
+    subset = subset_of(classes, seed, per_class, fraction, where, split)
+    recipe = {
+        name: value
+        for name, value in (("resize", resize), ("crop", crop), ("encode", encode))
+        if value is not None
+    }
+    access = {
+        "endpoint_url": endpoint_url,
+        "region": region,
+        "profile": profile,
+        "anonymous": anonymous or None,
+    }
+    access = {name: value for name, value in access.items() if value is not None}
+    spec = settings.dataset_of_url(dataset, recipe, access)
+    with open_target(settings) as target:
+        if detach and not target.is_service:
+            raise errors.NoService(
+                "--detach needs the service, and none answers", hint="stager serve, or no --detach"
+            )
+        job = target.prefetch(None if spec else dataset, spec, subset, shard_format, "plan" if plan else "")
+        if detach:
+            print_json({"job": job["id"]}) if as_json else out.print(f"job {job['id']}: see stager status")
+            return
+        code = _follow(target, job, as_json)
+    raise typer.Exit(code)
+
+
+def _follow(target: Target, job: dict[str, Any], as_json: bool) -> int:
+    """Show a job until it ends; return the exit code."""
+    try:
+        with _Progress() as progress:
+            while job["state"] not in ("done", "failed", "cancelled"):
+                job = target.job(job["id"])
+                progress.show(job)
+    except KeyboardInterrupt:
+        job = target.cancel(job["id"])
+        err.print(f"\nstopped: {job['staged']:,} samples were staged and stay; run it again to go on")
+        return DONE_IN_PART
+    return _tell(job, as_json)
+
+
+def _tell(job: dict[str, Any], as_json: bool) -> int:
+    if job["error"]:
+        error = getattr(errors, job["error"]["error"], StagerError)(
+            job["error"]["message"], job["error"]["hint"]
+        )
+        if as_json:
+            print_json(job["error"])
+        show_error(error)
+        if job["staged"]:
+            err.print(f"{job['staged']:,} samples were staged before that, and stay")
+        return DONE_IN_PART if job["staged"] else int(error.exit_code)
+    if job["stop_after"]:
+        print_json(job["plan"]) if as_json else out.print(say_plan(job["plan"]), highlight=False)
+        return 0
+    if as_json:
+        names = ("dataset", "classes", "wanted", "staged", "already", "failed", "bytes", "seconds", "format")
+        print_json({name: job[name] for name in names})
+    else:
+        _tell_people(job)
+    return DONE_IN_PART if job["failed"] else 0
+
+
+def _tell_people(job: dict[str, Any]) -> None:
+    names = job["classes"]
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    out.print(f"{job['dataset']}: {len(names)} classes ({shown})", highlight=False)
+    out.print(f"  listed in {job['saved_as']}", highlight=False, soft_wrap=True)
+    out.print(
+        f"  {job['staged']:,} staged, {job['already']:,} already there, {job['failed']:,} failed,"
+        f" of {job['wanted']:,}; {say_bytes(job['bytes'])} in {say_seconds(job['seconds'])},"
+        f" as {job['format']} ({job['format_why']})",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if job["failed"]:
+        err.print(
+            f"  {job['failed']:,} samples cannot be had: stager ls --failed {job['dataset']}", highlight=False
+        )
+
+
+class _Progress:
+    """A bar on a terminal, a plain line now and then elsewhere. Both on stderr."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._said_at = 0.0
+        self._has_plan = False
+
+    def __enter__(self) -> "_Progress":
+        if sys.stderr.isatty():
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+                TextColumn("{task.fields[speed]}"),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=err, transient=True)
+            self._task = self._bar.add_task("scanning", total=1, speed="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, job: dict[str, Any]) -> None:
+        if job["plan"] and job["state"] == "staging" and not self._has_plan:
+            self._has_plan = True
+            err.print(say_plan(job["plan"]), highlight=False, soft_wrap=True)
+        done = job["done"] + job["under_way"]
+        speed = f"{job['rate']:,.0f}/s  {say_bytes(job['bytes'])}"
+        if self._bar is not None:
+            what = f"scanning {job['scanned']:,}" if job["state"] == "scanning" else job["state"]
+            self._bar.update(
+                self._task, description=what, completed=done, total=max(job["wanted"], 1), speed=speed
+            )
+        elif time.monotonic() - self._said_at > PLAIN_EVERY_S and job["state"] == "staging":
+            self._said_at = time.monotonic()
+            eta = f", {say_seconds(job['eta_s'])} left" if job["eta_s"] is not None else ""
+            print(f"{job['state']} {done:,}/{job['wanted']:,} {speed}{eta}", file=sys.stderr, flush=True)

@@ -1,0 +1,202 @@
+"""Whom a verb asks: the service if one answers, else the cache itself, under its lock."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from stager.config import Config
+from stager.control import Service, find_socket
+from stager.dataset import DatasetSpec
+from stager.errors import CacheError, NoService
+from stager.job import Request
+from stager.subset import Subset
+
+AWAY_S = 60.0  # how long a command waits for a service that went away under it
+
+
+class Target(Protocol):
+    """The owner of the cache, wherever it is."""
+
+    is_service: bool
+
+    def status(self) -> dict[str, Any]: ...
+    def stats(self) -> dict[str, Any]: ...
+    def datasets(self) -> list[dict[str, Any]]: ...
+    def failures(self, name: str) -> list[dict[str, Any]]: ...
+    def classes(self, name: str) -> list[dict[str, Any]]: ...
+    def evict(self, name: str, subset: Subset) -> dict[str, Any]: ...
+    def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]: ...
+    def prefetch(
+        self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
+    ) -> dict[str, Any]: ...
+    def job(self, job: int) -> dict[str, Any]: ...
+    def cancel(self, job: int) -> dict[str, Any]: ...
+    def shards(self) -> list[dict[str, Any]]: ...
+    def problems(self) -> list[str]: ...
+    def verify(self, shards: list[int]) -> list[dict[str, Any]]: ...
+    def drop(self, shards: list[int]) -> dict[str, Any]: ...
+
+
+class Remote:
+    """The service, over its socket."""
+
+    is_service = True
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def status(self) -> dict[str, Any]:
+        return self._service.get("/status")  # type: ignore[no-any-return]
+
+    def stats(self) -> dict[str, Any]:
+        return self._service.get("/stats")  # type: ignore[no-any-return]
+
+    def datasets(self) -> list[dict[str, Any]]:
+        return self._service.get("/datasets")  # type: ignore[no-any-return]
+
+    def failures(self, name: str) -> list[dict[str, Any]]:
+        return self._service.get(f"/datasets/{name}/failures")  # type: ignore[no-any-return]
+
+    def classes(self, name: str) -> list[dict[str, Any]]:
+        return self._service.get(f"/datasets/{name}/classes")  # type: ignore[no-any-return]
+
+    def evict(self, name: str, subset: Subset) -> dict[str, Any]:
+        return self._service.post(f"/datasets/{name}/evict", subset.to_json())  # type: ignore[no-any-return]
+
+    def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]:
+        body = {"subset": subset.to_json(), "pinned": pinned}
+        return self._service.post(f"/datasets/{name}/pin", body)  # type: ignore[no-any-return]
+
+    def prefetch(
+        self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
+    ) -> dict[str, Any]:
+        body = {
+            "dataset": name,
+            "spec": spec.to_json() if spec else None,
+            "subset": subset.to_json(),
+            "format": shard_format,
+            "stop_after": stop_after,
+        }
+        return self._service.post("/jobs", body)  # type: ignore[no-any-return]
+
+    def job(self, job: int) -> dict[str, Any]:
+        """A service that restarts takes its jobs up again: wait for it."""
+        deadline = time.monotonic() + AWAY_S
+        while True:
+            time.sleep(0.1)
+            try:
+                return self._service.get(f"/jobs/{job}")  # type: ignore[no-any-return]
+            except NoService:
+                if time.monotonic() > deadline:
+                    raise
+
+    def cancel(self, job: int) -> dict[str, Any]:
+        return self._service.post(f"/jobs/{job}/cancel", None)  # type: ignore[no-any-return]
+
+    def shards(self) -> list[dict[str, Any]]:
+        return self._service.get("/shards")  # type: ignore[no-any-return]
+
+    def problems(self) -> list[str]:
+        return self._service.get("/problems")  # type: ignore[no-any-return]
+
+    def verify(self, shards: list[int]) -> list[dict[str, Any]]:
+        return self._service.post("/shards/verify", {"shards": shards}, 600.0)  # type: ignore[no-any-return]
+
+    def drop(self, shards: list[int]) -> dict[str, Any]:
+        return self._service.post("/shards/drop", {"shards": shards}, 600.0)  # type: ignore[no-any-return]
+
+
+class Local:
+    """The cache itself, owned by this command while it runs."""
+
+    is_service = False
+
+    def __init__(self, config: Config) -> None:
+        from stager.cache import Cache
+        from stager.owner import Owner
+
+        self._config = config
+        self._owner = Owner(Cache(config))
+
+    def close(self) -> None:
+        self._owner.staging.stop()
+        self._owner.cache.close()
+
+    def status(self) -> dict[str, Any]:
+        return self._owner.status(is_up=False)
+
+    def stats(self) -> dict[str, Any]:
+        return self._owner.stats()
+
+    def datasets(self) -> list[dict[str, Any]]:
+        return self._owner.datasets()
+
+    def failures(self, name: str) -> list[dict[str, Any]]:
+        return self._owner.failures(name)
+
+    def classes(self, name: str) -> list[dict[str, Any]]:
+        return self._owner.classes(name)
+
+    def evict(self, name: str, subset: Subset) -> dict[str, Any]:
+        return self._owner.evict(name, subset)
+
+    def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]:
+        return self._owner.pin(name, subset, pinned)
+
+    def prefetch(
+        self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
+    ) -> dict[str, Any]:
+        request = Request(spec or self._config.dataset(name), subset, shard_format, stop_after, is_local=True)
+        return self._owner.prefetch(request)
+
+    def job(self, job: int) -> dict[str, Any]:
+        self._owner.staging.step(0.1)
+        return self._owner.job(job)
+
+    def cancel(self, job: int) -> dict[str, Any]:
+        return self._owner.cancel(job)
+
+    def shards(self) -> list[dict[str, Any]]:
+        return self._owner.shard_paths()
+
+    def problems(self) -> list[str]:
+        return self._owner.check_books()
+
+    def verify(self, shards: list[int]) -> list[dict[str, Any]]:
+        from stager.check import problem_of
+
+        wanted = set(shards)
+        rows = [row for row in self.shards() if row["shard"] in wanted]
+        found = ((row, problem_of(Path(row["path"]))) for row in rows)
+        return [{**row, "problem": problem} for row, problem in found if problem]
+
+    def drop(self, shards: list[int]) -> dict[str, Any]:
+        return self._owner.drop_bad([row["shard"] for row in self.verify(shards)])
+
+
+@contextmanager
+def open_target(config: Config) -> Iterator[Target]:
+    """The service, or the cache itself where none answers."""
+    service = Service(find_socket(None, config.socket))
+    try:
+        about = service.get("/status", timeout_s=10)["service"]
+    except NoService:
+        local = Local(config)
+        try:
+            yield local
+        finally:
+            local.close()
+        return
+    if config.path is not None and Path(about["cache_dir"]) != config.cache_dir:
+        raise CacheError(
+            f"the service at {service.path} keeps {about['cache_dir']}, the config says {config.cache_dir}",
+            hint="set [service] socket to another path for another cache",
+        )
+    yield Remote(service)
+
+
+def batches(items: list[Any], size: int) -> Iterable[list[Any]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]

@@ -1,0 +1,81 @@
+"""stager verify: read everything that is staged and compare it with its checksums."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.progress import track
+
+from stager.cli.app import ConfigOption, JsonOption, app, err, out, print_json
+from stager.cli.target import Target, batches, open_target
+from stager.config import load_config
+from stager.errors import StagerError
+
+BATCH_SHARDS = 4
+
+
+@app.command()
+def verify(
+    repair: Annotated[bool, typer.Option("--repair", help="Drop what is bad and stage it again.")] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Check every staged sample against its checksum, and the catalog against the disk."""
+    with open_target(load_config(config)) as target:
+        shards = target.shards()
+        problems = target.problems()
+        bad = _read_all(target, [row["shard"] for row in shards])
+        repaired = _repair(target, bad) if repair and bad else []
+        if repair:
+            problems = target.problems()
+    value = {
+        "shards": len(shards),
+        "samples": sum(row["samples"] for row in shards),
+        "bytes": sum(row["bytes"] for row in shards),
+        "bad": bad,
+        "problems": problems,
+        "repaired": repaired,
+    }
+    if as_json:
+        print_json(value)
+    else:
+        for row in bad:
+            out.print(
+                f"bad: {row['dataset']} {row['path']}: {row['problem']}", highlight=False, soft_wrap=True
+            )
+        for problem in problems:
+            out.print(f"problem: {problem}", highlight=False, soft_wrap=True)
+        for job in repaired:
+            out.print(
+                f"repaired: {job['dataset']}: {job['staged']:,} staged again, {job['failed']:,} failed",
+                highlight=False,
+            )
+        out.print(
+            f"{value['samples']:,} samples in {value['shards']:,} shards read: "
+            + (f"{len(bad)} bad shards, {len(problems)} problems" if bad or problems else "all good"),
+            highlight=False,
+        )
+    still_bad = (
+        problems or (bad and not repair) or any(job["state"] != "done" or job["failed"] for job in repaired)
+    )
+    if still_bad and not repair:
+        err.print("  try: stager verify --repair", highlight=False)
+    raise typer.Exit(StagerError.exit_code if still_bad else 0)
+
+
+def _read_all(target: Target, shards: list[int]) -> list[dict[str, Any]]:
+    parts = list(batches(shards, BATCH_SHARDS))
+    shown = track(parts, "verifying", console=err, transient=True) if sys.stderr.isatty() else parts
+    return [row for part in shown for row in target.verify(part)]
+
+
+def _repair(target: Target, bad: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop the bad shards and wait until what they held is staged again."""
+    jobs = target.drop([row["shard"] for row in bad])["jobs"]
+    ended = []
+    for number in jobs:
+        job = target.job(number)
+        while job["state"] not in ("done", "failed", "cancelled"):
+            job = target.job(number)
+        ended.append(job)
+    return ended

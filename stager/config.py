@@ -1,0 +1,240 @@
+"""stager.toml: where it is looked for, what it may say, and the limits nobody needs to set."""
+
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from stager.dataset import DatasetSpec, name_for_url
+from stager.errors import ConfigError, UsageError, nearest
+from stager.layouts import LAYOUTS
+from stager.model import SourceSpec
+from stager.recipes import check_recipe
+
+FORMATS: Final = ("auto", "arrow", "lmdb")
+
+SHARD_BYTES: Final = 64 << 20  # a shard holds about this much
+FIRST_SHARD_SAMPLES: Final = 64  # the first shards of a job are small: a reader soon has its first batch
+PLAN_SAMPLES: Final = 32  # a plan reads this many samples to learn sizes and speed
+FETCHES_IN_FLIGHT: Final = 64  # requests to a source at once, a worker process
+FETCH_BYTES_IN_FLIGHT: Final = 128 << 20  # bytes fetched and not yet prepared, a worker process
+OBJECT_BYTES_MAX: Final = 512 << 20  # a larger object is no sample
+TASKS_PER_WORKER: Final = 2  # so that a worker fetches for one shard while it prepares another
+THREADS_PER_WORKER: Final = 4  # prepare threads that share one worker process
+STALL_S: Final = 120.0  # a worker that says nothing for so long is given up
+WANT_WAIT_S: Final = 20.0  # one `want` call waits at most this long; clients ask again
+REPORT_EVERY_S: Final = 1.0  # clients report counts, the service saves them
+
+_TOP: Final = ("cache", "service", "datasets")
+_CACHE: Final = ("dir", "capacity", "reserve", "format")
+_SERVICE: Final = ("socket",)
+_DATASET: Final = ("source", "layout", "recipe", "endpoint_url", "region", "profile", "anonymous")
+_UNITS: Final = {
+    "": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """So many bytes, or such a part of the disk."""
+
+    bytes: int = 0
+    fraction: float = 0.0
+
+    def of(self, disk_bytes: int) -> int:
+        return self.bytes + int(self.fraction * disk_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What stager.toml says, with defaults for all it does not say."""
+
+    path: Path | None
+    cache_dir: Path
+    socket: Path
+    capacity: Amount = Amount(fraction=0.6)
+    reserve: Amount = Amount(bytes=10 * 10**9)
+    format: str = "auto"
+    datasets: Mapping[str, DatasetSpec] = field(default_factory=dict)
+
+    def dataset(self, name: str | None) -> DatasetSpec:
+        """The data set of that name; without a name, the only one there is."""
+        where = self.path or "any stager.toml"
+        if name is None:
+            if len(self.datasets) == 1:
+                return next(iter(self.datasets.values()))
+            if not self.datasets:
+                raise UsageError(
+                    f"no data set is named, and there is none in {where}",
+                    hint="name a URL (stager prefetch s3://bucket/path), or add [datasets.NAME] "
+                    "with a source to stager.toml",
+                )
+            raise UsageError(
+                f"{where} has {len(self.datasets)} data sets: which one?",
+                hint="name one of " + ", ".join(sorted(self.datasets)),
+            )
+        if name not in self.datasets:
+            raise UsageError(f"no data set {name!r} in {where}", hint=nearest(name, self.datasets))
+        return self.datasets[name]
+
+    def dataset_of_url(
+        self, target: str | None, recipe: Mapping[str, Any], access: Mapping[str, Any]
+    ) -> DatasetSpec | None:
+        """For a URL or a path, the data set made up from it; None for the name of a data set."""
+        if target is None or not ("/" in target or target.startswith(("~", "."))):
+            if recipe or access:
+                flag = next(iter({**recipe, **access})).replace("_", "-")
+                raise UsageError(
+                    f"--{flag} goes with a URL; a data set of the config has its own",
+                    hint="change [datasets.NAME] in stager.toml, or name a URL",
+                )
+            return None
+        url = source_url(target)
+        checked = check_recipe({"kind": "image", **recipe})
+        return DatasetSpec(name_for_url(url), SourceSpec(url, **access), "folder", checked)
+
+
+def find_config(explicit: Path | None = None) -> Path | None:
+    """The first stager.toml of the places we look in."""
+    if explicit is None and os.environ.get("STAGER_CONFIG"):
+        explicit = Path(os.environ["STAGER_CONFIG"])
+    if explicit is not None:
+        if not explicit.is_file():
+            raise ConfigError(f"{explicit}: there is no such file", hint="check --config and $STAGER_CONFIG")
+        return explicit
+    for path in (
+        Path("stager.toml"),
+        Path("~/.config/stager/stager.toml").expanduser(),
+        Path("/etc/stager/stager.toml"),
+    ):
+        if path.is_file():
+            return path
+    return None
+
+
+def load_config(explicit: Path | None = None) -> Config:
+    """Read the config that applies here, or the defaults where there is none."""
+    path = find_config(explicit)
+    if path is None:
+        return Config(None, Path("~/.cache/stager").expanduser(), default_socket())
+    try:
+        values = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}", hint="it must be TOML") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return parse_config(values, path)
+
+
+def parse_config(values: Mapping[str, Any], path: Path) -> Config:
+    _known(path, "", values, _TOP)
+    cache = _table(path, "cache", values.get("cache", {}), _CACHE)
+    service = _table(path, "service", values.get("service", {}), _SERVICE)
+    datasets = _table(path, "datasets", values.get("datasets", {}), None)
+    shard_format = _text(path, "cache.format", cache.get("format", "auto"))
+    if shard_format not in FORMATS:
+        raise ConfigError(
+            f"{path}: cache.format is {shard_format!r}", hint="use one of " + ", ".join(FORMATS)
+        )
+    return Config(
+        path=path,
+        cache_dir=Path(_text(path, "cache.dir", cache.get("dir", "~/.cache/stager"))).expanduser().absolute(),
+        socket=Path(_text(path, "service.socket", service.get("socket", str(default_socket())))).expanduser(),
+        capacity=_amount(path, "cache.capacity", cache.get("capacity", "60%")),
+        reserve=_amount(path, "cache.reserve", cache.get("reserve", "10GB")),
+        format=shard_format,
+        datasets={name: _dataset(path, name, value) for name, value in datasets.items()},
+    )
+
+
+def default_socket() -> Path:
+    """The user's own runtime directory; the system's for root or where there is none."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime or "/run") / "stager" / "stager.sock"
+
+
+def source_url(text: str) -> str:
+    """A URL as it is; a path made absolute, since the service has another working directory."""
+    if "://" in text:
+        return text
+    return str(Path(text).expanduser().absolute())
+
+
+def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
+    where = f"datasets.{name}"
+    table = _table(path, where, value, _DATASET)
+    if "source" not in table:
+        raise ConfigError(
+            f"{path}: {where} has no source", hint='add source = "s3://bucket/path" or a directory'
+        )
+    layout = _text(path, f"{where}.layout", table.get("layout", "folder"))
+    if layout not in LAYOUTS:
+        raise ConfigError(f"{path}: {where}.layout is {layout!r}", hint=nearest(layout, LAYOUTS))
+    anonymous = table.get("anonymous", False)
+    if not isinstance(anonymous, bool):
+        raise ConfigError(f"{path}: {where}.anonymous is {anonymous!r}", hint="use true or false")
+    recipe = table.get("recipe", {"kind": "image"})
+    try:
+        checked = check_recipe(_table(path, f"{where}.recipe", recipe, None))
+        optional = {
+            key: _text(path, f"{where}.{key}", table[key])
+            for key in ("endpoint_url", "region", "profile")
+            if key in table
+        }
+        url = source_url(_text(path, f"{where}.source", table["source"]))
+        return DatasetSpec(name, SourceSpec(url, anonymous=anonymous, **optional), layout, checked)
+    except ConfigError:
+        raise
+    except UsageError as error:
+        raise ConfigError(f"{path}: {where}: {error.message}", error.hint) from None
+
+
+def _table(path: Path, where: str, value: Any, known: Collection[str] | None) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: {where} must be a table, not {value!r}", hint=f"write [{where}]")
+    if known is not None:
+        _known(path, f"{where}.", value, known)
+    return value
+
+
+def _known(path: Path, prefix: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{path}: unknown key {prefix}{key}", hint=nearest(key, known))
+
+
+def _text(path: Path, where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{path}: {where} must be a text, not {value!r}", hint="put it in quotes")
+    return value
+
+
+def _amount(path: Path, where: str, value: Any) -> Amount:
+    try:
+        return parse_amount(value)
+    except UsageError as error:
+        raise ConfigError(f"{path}: {where}: {error.message}", error.hint) from None
+
+
+def parse_amount(value: Any) -> Amount:
+    """Bytes from 200GB, 1.5TiB or 1000000; a part of the disk from 60%."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%|[KMGT]I?B)?\s*", str(value).upper())
+    if isinstance(value, bool) or match is None:
+        raise UsageError(f"{value!r} is no amount", hint='use "200GB", "1.5TiB" or "60%"')
+    number, unit = float(match[1]), match[2] or ""
+    if unit == "%":
+        if number > 100:
+            raise UsageError(f"{value} is more than the disk", hint="use at most 100%")
+        return Amount(fraction=number / 100)
+    return Amount(bytes=int(number * _UNITS[unit]))

@@ -1,0 +1,137 @@
+"""One request to stage something: what is asked, and how far it is."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stager.cache import Dataset
+from stager.config import FIRST_SHARD_SAMPLES
+from stager.dataset import DatasetSpec
+from stager.errors import StagerError
+from stager.index import Words, is_resident
+from stager.model import Numbers
+from stager.plan import Plan
+from stager.subset import Subset
+
+Mask = npt.NDArray[np.bool_]
+ENDED = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked for."""
+
+    spec: DatasetSpec
+    subset: Subset
+    format: str  # auto | arrow | lmdb
+    stop_after: str = ""  # "scan" or "plan": go no further
+    is_local: bool = False  # asked of no service: ends with the command
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "spec": self.spec.to_json(),
+            "subset": self.subset.to_json(),
+            "format": self.format,
+            "stop_after": self.stop_after,
+            "is_local": self.is_local,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Request":
+        return cls(
+            DatasetSpec.from_json(value["spec"]),
+            Subset.from_json(value["subset"]),
+            value["format"],
+            value["stop_after"],
+            value["is_local"],
+        )
+
+
+@dataclass(slots=True)
+class Job:
+    """A request on its way: queued, scanning, planning, staging, then done, failed or cancelled."""
+
+    id: int
+    request: Request
+    state: str = "queued"
+    dataset: Dataset | None = None
+    classes: tuple[str, ...] = ()
+    saved_as: str = ""
+    format: str = ""
+    format_why: str = ""
+    queue: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    cursor: int = 0
+    waiting: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    shard_samples: int = FIRST_SHARD_SAMPLES
+    scanned: int = 0
+    wanted: int = 0
+    already: int = 0
+    staged: int = 0
+    failed: int = 0
+    bytes: int = 0
+    plan: Plan | None = None
+    error: StagerError | None = None
+    began_at: float = field(default_factory=time.monotonic)
+    staging_at: float = 0.0
+    ended_at: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    def wait_for(self, samples: Numbers, of: int) -> None:
+        """Make these what the job still waits for, of a manifest with `of` samples."""
+        self.queue, self.cursor = samples, 0
+        self.waiting = np.zeros(of, dtype=np.bool_)
+        self.waiting[samples] = True
+
+    def take(self, count: int, in_flight: Mask, words: Words) -> Numbers:
+        """The next samples that are neither resident nor being staged by anyone; moves on."""
+        taken: list[Numbers] = []
+        have = 0
+        while have < count and self.cursor < len(self.queue):
+            part = self.queue[self.cursor : self.cursor + count - have]
+            self.cursor += len(part)
+            part = part[self.waiting[part] & ~in_flight[part] & ~is_resident(words[part])]
+            taken.append(part)
+            have += len(part)
+        return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
+
+    def to_json(self, under_way: int = 0) -> dict[str, Any]:
+        """The job as `status` and a waiting command see it. `under_way`: prepared, but not yet durable."""
+        now = self.ended_at or time.monotonic()
+        done = self.already + self.staged + self.failed
+        staging_s = now - self.staging_at if self.staging_at else 0.0
+        rate = (self.staged + self.failed + under_way) / staging_s if staging_s > 0 else 0.0
+        left = max(self.wanted - done - under_way, 0)
+        return {
+            "id": self.id,
+            "dataset": self.request.spec.name,
+            "state": self.state,
+            "done": done,
+            "under_way": under_way,
+            "wanted": self.wanted,
+            "rate": round(rate, 2),
+            "eta_s": round(left / rate, 1) if rate and not self.ended else None,
+            "scanned": self.scanned,
+            "classes": list(self.classes),
+            "saved_as": self.saved_as,
+            "staged": self.staged,
+            "already": self.already,
+            "failed": self.failed,
+            "bytes": self.bytes,
+            "seconds": round(now - self.began_at, 3),
+            "format": self.format,
+            "format_why": self.format_why,
+            "stop_after": self.request.stop_after,
+            "plan": self.plan.to_json() if self.plan else None,
+            "error": error_to_json(self.error) if self.error else None,
+        }
+
+
+def error_to_json(error: StagerError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": error.message, "hint": error.hint}

@@ -1,0 +1,231 @@
+"""What the owner of a cache can be asked, as JSON: by the service's API, or by a command on its own."""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from stager import __version__, meter
+from stager.cache import Cache, Dataset
+from stager.catalog import ShardRow
+from stager.check import check_books
+from stager.dataset import datasets_dir, shard_path
+from stager.errors import UsageError, nearest
+from stager.job import Job, Request
+from stager.meter import Report, Totals
+from stager.model import Numbers, decode_key
+from stager.shards import FORMATS
+from stager.staging import Staging
+from stager.subset import Subset, draw
+
+
+class Owner:
+    """Every method runs on the loop's thread and returns what can be sent as JSON."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.staging = Staging(cache)
+        self.began_at = time.monotonic()
+
+    # What is there
+
+    def status(self, is_up: bool) -> dict[str, Any]:
+        datasets = [row for row in self.datasets() if row["is_current"]]
+        names = ("name", "samples", "resident", "bytes", "format", "failed")
+        return {
+            "service": {
+                "up": is_up,
+                "pid": os.getpid() if is_up else None,
+                "version": __version__,
+                "uptime_s": round(time.monotonic() - self.began_at, 1) if is_up else 0.0,
+                "cache_dir": str(self.cache.directory),
+            },
+            "budget": self.cache.budget.to_json(),
+            "datasets": [{name: row[name] for name in names} for row in datasets],
+            "jobs": [self.job_json(job) for job in self.staging.jobs.values() if job.id > 0],
+        }
+
+    def stats(self) -> dict[str, Any]:
+        return meter.stats(self.cache.catalog)
+
+    def datasets(self) -> list[dict[str, Any]]:
+        """Every data set, and every recipe of it that still has shards."""
+        rows = []
+        for row in self.cache.catalog.datasets():
+            shards = self.cache.catalog.shards(row.id)
+            dataset = self.cache.datasets.get(row.name) if row.is_current else None
+            pinned = sum(int((shard.samples >= 0).sum()) for shard in shards if shard.is_pinned)
+            rows.append(
+                {
+                    "name": row.name,
+                    "is_current": row.is_current,
+                    "source": self.cache.spec_of(row).source.url,
+                    "recipe": self.cache.spec_of(row).recipe,
+                    "recipe_digest": row.recipe,
+                    "samples": len(dataset.manifest) if dataset else 0,
+                    "classes": len(dataset.manifest.classes) if dataset else 0,
+                    "resident": len(dataset.resident()) if dataset else sum(len(s.samples) for s in shards),
+                    "failed": len(dataset.failed()) if dataset else 0,
+                    "pinned": pinned,
+                    "shards": len(shards),
+                    "bytes": sum(shard.bytes for shard in shards),
+                    "format": "+".join(sorted({shard.format for shard in shards})) or "none",
+                    "scanned_at": row.scanned_at,
+                }
+            )
+        return rows
+
+    def failures(self, name: str) -> list[dict[str, Any]]:
+        dataset = self.dataset(name)
+        return [
+            {
+                "dataset": name,
+                "index": row.sample,
+                "key": decode_key(row.key),
+                "reason": row.reason,
+                "detail": row.detail,
+                "at": row.at,
+            }
+            for row in self.cache.catalog.failures(dataset.id)
+        ]
+
+    def classes(self, name: str) -> list[dict[str, Any]]:
+        """The classes of a data set, with how much of each is resident."""
+        manifest = self.dataset(name).manifest
+        total = np.bincount(manifest.labels, minlength=len(manifest.classes))
+        here = np.bincount(manifest.labels[self.dataset(name).resident()], minlength=len(manifest.classes))
+        return [
+            {"class": known, "samples": int(many), "resident": int(have)}
+            for known, many, have in zip(manifest.classes, total, here, strict=True)
+        ]
+
+    def dataset(self, name: str) -> Dataset:
+        if name not in self.cache.datasets:
+            raise UsageError(
+                f"nothing of {name!r} is staged here",
+                hint=nearest(name, self.cache.datasets) or "stage it: stager prefetch",
+            )
+        return self.cache.datasets[name]
+
+    # Jobs
+
+    def prefetch(self, request: Request) -> dict[str, Any]:
+        return self.job_json(self.staging.submit(request))
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        return self.job_json(self._job(job_id))
+
+    def cancel(self, job_id: int) -> dict[str, Any]:
+        self.staging.cancel(self._job(job_id))
+        return self.job(job_id)
+
+    def job_json(self, job: Job) -> dict[str, Any]:
+        return job.to_json(0 if job.ended else self.staging.under_way(job))
+
+    def _job(self, job_id: int) -> Job:
+        if job_id not in self.staging.jobs:
+            raise UsageError(f"there is no job {job_id}", hint="stager status lists the jobs")
+        return self.staging.jobs[job_id]
+
+    # Readers
+
+    def want(
+        self, name: str, manifest: str, samples: Iterable[int], corrupt: Iterable[int], wait_s: float
+    ) -> "Future[dict[str, Any]]":
+        dataset = self.dataset(name)
+        if dataset.record.manifest != manifest:
+            raise UsageError(f"{name} was scanned again since it was opened", hint="open the data set again")
+        return self.staging.want(
+            dataset, self._numbers(dataset, samples), self._numbers(dataset, corrupt), wait_s
+        )
+
+    def report(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        meter.absorb(self.cache.catalog, Report(**{**value, "totals": Totals(**value["totals"])}))
+        return {}
+
+    def _numbers(self, dataset: Dataset, samples: Iterable[int]) -> Numbers:
+        numbers = np.unique(np.fromiter(samples, dtype=np.int64))
+        if len(numbers) and not 0 <= numbers[0] <= numbers[-1] < len(dataset.manifest):
+            raise UsageError(f"{dataset.name} has samples 0 to {len(dataset.manifest) - 1}")
+        return numbers
+
+    # Shards
+
+    def evict(self, name: str, subset: Subset) -> dict[str, Any]:
+        """Take away the shards whose samples are all in the subset; pinned ones stay."""
+        shards = self._shards(name, subset, whole=True)
+        free = [shard for shard in shards if not shard.is_pinned]
+        freed = self.cache.evict(free)
+        return {
+            "dataset": name,
+            "shards": len(free),
+            "samples": _count(free),
+            "bytes": freed,
+            "pinned": len(shards) - len(free),
+        }
+
+    def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]:
+        """Pin (or unpin) the shards that hold any sample of the subset."""
+        shards = self._shards(name, subset, whole=False)
+        self.cache.catalog.pin_shards([shard.number for shard in shards], pinned)
+        return {
+            "dataset": name,
+            "shards": len(shards),
+            "samples": _count(shards),
+            "bytes": sum(shard.bytes for shard in shards),
+        }
+
+    def _shards(self, name: str, subset: Subset, whole: bool) -> list[ShardRow]:
+        dataset = self.dataset(name)
+        if subset == Subset():
+            ids = [row.id for row in self.cache.catalog.datasets() if row.name == name]
+            return [shard for dataset_id in ids for shard in self.cache.catalog.shards(dataset_id)]
+        wanted = np.zeros(len(dataset.manifest) + 1, dtype=np.bool_)
+        wanted[draw(dataset.manifest, subset).numbers] = True
+        wanted[-1] = whole  # rows whose sample is gone (-1) hold no shard back
+        test = np.all if whole else np.any
+        return [shard for shard in self.cache.catalog.shards(dataset.id) if test(wanted[shard.samples])]
+
+    # Verify
+
+    def shard_paths(self) -> list[dict[str, Any]]:
+        """Every shard that should be there and whole."""
+        names = {row.id: row.name for row in self.cache.catalog.datasets()}
+        return [
+            {
+                "shard": shard.number,
+                "dataset": names[shard.dataset],
+                "samples": len(shard.samples),
+                "bytes": shard.bytes,
+                "path": str(
+                    shard_path(
+                        datasets_dir(self.cache.directory) / names[shard.dataset],
+                        shard.number,
+                        FORMATS[shard.format].suffix,
+                    )
+                ),
+            }
+            for shard in self.cache.catalog.shards()
+        ]
+
+    def check_books(self) -> list[str]:
+        return check_books(self.cache, self.staging.paths_under_way())
+
+    def drop_bad(self, shards: Iterable[int]) -> dict[str, Any]:
+        """Take bad shards away; what they held is staged again by a job of each data set."""
+        wanted = set(shards)
+        bad = [shard for shard in self.cache.catalog.shards() if shard.number in wanted]
+        self.cache.evict(bad)
+        jobs = []
+        for dataset in self.cache.datasets.values():
+            lost = {int(sample) for shard in bad if shard.dataset == dataset.id for sample in shard.samples}
+            if lost - {-1}:
+                jobs.append(self.staging.restage(dataset, np.asarray(sorted(lost - {-1}), dtype=np.int64)).id)
+        return {"dropped": len(bad), "jobs": jobs}
+
+
+def _count(shards: Iterable[ShardRow]) -> int:
+    return sum(int((shard.samples >= 0).sum()) for shard in shards)

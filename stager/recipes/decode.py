@@ -1,0 +1,120 @@
+"""An image's bytes become upright RGB pixels, or a SampleError says why not.
+
+JPEG is simplejpeg's: faster than Pillow, and strict where Pillow makes up what is damaged. All else is
+Pillow's. The bytes say what an image is, never its name.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import simplejpeg
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
+
+from stager.errors import SampleError
+from stager.recipes.resize import Pixels
+
+# Pillow knows the last two once they are imported. By itself it would import the forty others as well.
+RARE: Final = (TiffImagePlugin.TiffImageFile.format, WebPImagePlugin.WebPImageFile.format)
+FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", *RARE)
+JPEG: Final = b"\xff\xd8\xff"
+# An image for certain, even if no decoder knows its header. BMP and PPM begin as a text might.
+SIGNATURES: Final = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
+ENDS_EARLY: Final = re.compile("truncated|premature end of (jpeg|input)|reached eof|not enough image", re.I)
+
+# Pillow warns where we raise, or do not mind.
+HUSH: Final[Any] = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
+
+# What turns an image upright, by its EXIF orientation.
+TURNS: Final[dict[Any, Callable[[Pixels], Pixels]]] = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: pixels.swapaxes(0, 1)[:, ::-1],
+    7: lambda pixels: pixels.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda pixels: pixels.swapaxes(0, 1)[::-1],
+}
+
+
+def decode_image(data: memoryview, max_pixels: int) -> Pixels:
+    """Decode an image to contiguous RGB. Whatever the bytes are, nothing but SampleError is raised."""
+    raw = bytes(data)
+    try:
+        pixels = _decode_jpeg(raw, max_pixels) if raw.startswith(JPEG) else _decode_by_pillow(raw, max_pixels)
+        return np.ascontiguousarray(pixels)
+    except SampleError:
+        raise
+    except Exception as error:
+        raise _sample_error(raw, error) from error
+
+
+def _decode_jpeg(raw: bytes, max_pixels: int) -> Pixels:
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(raw)
+    except (ValueError, KeyError):  # a header with something rare in it, or cut short: Pillow knows which
+        return _decode_by_pillow(raw, max_pixels)
+    _refuse_bomb(width, height, max_pixels)
+    if colours in ("CMYK", "YCCK"):
+        inks = 255 - simplejpeg.decode_jpeg(raw, "CMYK")  # stored inverted, as Adobe does
+        pixels = np.array(Image.frombytes("CMYK", (width, height), inks.tobytes()).convert("RGB"))
+    else:
+        pixels = simplejpeg.decode_jpeg(raw, "RGB")
+    if b"Exif\0\0" in raw or b"tiff:Orientation" in raw:
+        with suppress(Exception), _open(raw) as image:  # what Pillow cannot read turns nothing
+            return _upright(pixels, image)
+    return pixels
+
+
+def _decode_by_pillow(raw: bytes, max_pixels: int) -> Pixels:
+    with _open(raw) as image:
+        _refuse_bomb(image.width, image.height, max_pixels)
+        image.load()
+        pixels = _rgb(image)
+        with suppress(Exception):
+            return _upright(pixels, image)
+        return pixels
+
+
+def _open(raw: bytes) -> Image.Image:
+    """Read the header, and no more."""
+    if next(iter(warnings.filters), None) != HUSH:  # catch_warnings would do, were it not unsafe with threads
+        warnings.filterwarnings("ignore", module=HUSH[3].pattern)
+    return Image.open(io.BytesIO(raw), formats=FORMATS)
+
+
+def _rgb(image: Image.Image) -> Pixels:
+    """As convert("RGB"), which drops alpha; but it clips 16 bits of grey, and we scale them."""
+    if image.mode.startswith("I"):  # I;16 and its kin; or I, as 16 bits of a PPM are kept
+        grey = (np.clip(np.asarray(image), 0, 65535) >> 8).astype(np.uint8)  # as Pillow does 16 bits of RGB
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    image.info.pop("transparency", None)
+    return np.array(image.convert("RGB"))
+
+
+def _upright(pixels: Pixels, image: Image.Image) -> Pixels:
+    """As PIL.ImageOps.exif_transpose."""
+    turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    return turn(pixels) if turn else pixels
+
+
+def _refuse_bomb(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise SampleError("too_large", f"{width}x{height} is more than {max_pixels} pixels")
+
+
+def _sample_error(raw: bytes, error: Exception) -> SampleError:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if not raw:
+        return SampleError("truncated", "it is empty")
+    if isinstance(error, MemoryError | Image.DecompressionBombError) or "Insufficient memory" in text:
+        return SampleError("too_large", text)
+    if isinstance(error, UnidentifiedImageError):
+        if raw.startswith(SIGNATURES):
+            return SampleError("corrupt", "its header makes no sense")
+        return SampleError("not_an_image", "no format that we read")
+    return SampleError("truncated" if ENDS_EARLY.search(text) else "corrupt", text)

@@ -1,0 +1,28 @@
+"""What open shards of both formats have in common."""
+
+from pathlib import Path
+
+from stager.shards.envelope import ENVELOPE_PARTS, Envelope
+from stager.shards.trailer import read_trailer
+
+
+class OpenShard:
+    """A mapped shard whose trailer was checked. `_parts`: what a format has beside the envelope's."""
+
+    def __init__(self, path: Path, data: memoryview, trailer_end: int) -> None:
+        metadata, parts = read_trailer(path, data, trailer_end)
+        self.path = path
+        self._parts = parts[ENVELOPE_PARTS:]
+        self._envelope = Envelope.read(path, metadata, parts[:ENVELOPE_PARTS])
+        self.header = self._envelope.header
+        self.checksums = self._envelope.checksums
+
+    def __len__(self) -> int:
+        return len(self.checksums)
+
+    def identities(self) -> list[tuple[str, str]]:
+        return self._envelope.identities()
+
+    def close(self) -> None:
+        """Let go of the file. It is unmapped once the last array from it is gone."""
+        vars(self).clear()

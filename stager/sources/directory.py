@@ -1,0 +1,212 @@
+"""A directory tree as a source: a local disk, or a mount of NFS, SMB or FUSE.
+
+Objects are the regular files, without the hidden ones and those in hidden folders. A link to a file under the
+root is an object too. Links to folders are not followed (they may loop), nor links that lead out of the root
+(what lies there was not offered); a scan logs how many it passed by.
+
+A mount can hang, and a hung read cannot be ended: whoever reads mounts does so in a process it can abandon.
+"""
+# Paths are bytes here, as the kernel has them; pathlib knows none of those.
+# ruff: noqa: PTH112, PTH113, PTH115, PTH116, PTH123
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
+from stager.model import ObjectInfo, decode_key, encode_key
+from stager.sources.keys import shown
+
+log = logging.getLogger(__name__)
+
+_REOPEN: Final = {errno.ESTALE, errno.EIO}
+_GONE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_FORBIDDEN: Final = {errno.EACCES, errno.EPERM}
+_BUSY: Final = {
+    errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+}  # fmt: skip
+
+
+class DirectorySource:
+    """The files under a directory. Key: the path below it; version: mtime and size."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root.expanduser()
+        self._root = self._real_root()
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        self._root = self._real_root()  # anew: people point a link at the data set of the day
+        walk = _Walk(self._root, str(self.path))
+        yield from walk.objects()
+        if walk.links_passed_by:
+            first = shown(decode_key(walk.first_link))
+            log.warning("links passed by source=%s count=%d first=%s", self.path, walk.links_passed_by, first)
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        try:
+            return self._read_once(info)
+        except OSError as error:
+            if error.errno not in _REOPEN:
+                raise self._error(info, error) from error
+        # NFS lost the handle, or a disk stumbled: looking the name up again heals the one, settles the other.
+        try:
+            return self._read_once(info)
+        except OSError as error:
+            raise self._error(info, error) from error
+
+    def _read_once(self, info: ObjectInfo) -> memoryview:
+        key = encode_key(info.key)
+        if b".." in key.split(b"/") or b"\0" in key:
+            raise SampleError("missing", f"{self._where(info)}: no file can have this key")
+        path = self._root + b"/" + key
+        # Not blocking: a pipe that took the place of the file must not hang us.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        with open(fd, "rb", buffering=0) as file:
+            if not _real_path(fd, path).startswith(_as_folder(self._root)):
+                raise SampleError("forbidden", f"{self._where(info)}: a link leads out of {self.path}")
+            self._check_version(info, fd)
+            data = file.read()
+            self._check_version(info, fd)
+        if len(data) != info.size:
+            raise SampleError(
+                "unreadable", f"{self._where(info)}: {len(data)} of {info.size} bytes could be read"
+            )
+        return memoryview(data)
+
+    def _check_version(self, info: ObjectInfo, fd: int) -> None:
+        found = os.fstat(fd)
+        version = _version(found) if stat.S_ISREG(found.st_mode) else "no file"
+        if version != info.version:
+            raise SampleError(
+                "changed", f"{self._where(info)}: mtime-size is {version}, the listing said {info.version}"
+            )
+
+    def _error(self, info: ObjectInfo, error: OSError) -> StagerError:
+        where, what = self._where(info), error.strerror
+        if error.errno in _GONE and not os.path.isdir(self._root):
+            return _no_root(str(self.path))  # it took every file along, which says nothing about this one
+        if error.errno in _GONE:
+            return SampleError("missing", f"{where}: {what}")
+        if error.errno in _FORBIDDEN:
+            return SampleError("forbidden", f"{where}: {what}")
+        if error.errno in _BUSY:
+            return SourceBusy(f"{where}: {what}", hint="is the mount alive?")
+        return SampleError("unreadable", f"{where}: {what}")
+
+    def _where(self, info: ObjectInfo) -> str:
+        return shown(f"{self.path}/{info.key}")
+
+    def _real_root(self) -> bytes:
+        return os.fsencode(os.path.realpath(self.path))
+
+
+class _Walk:
+    """One walk through a tree, in the order of the keys' bytes. It holds the names of the open folders."""
+
+    def __init__(self, root: bytes, name: str) -> None:
+        self.root = root
+        self.name = name
+        self.links_passed_by = 0
+        self.first_link = b""
+        self._identity: tuple[int, int] | None = None
+
+    def objects(self) -> Iterator[ObjectInfo]:
+        self._identity = self._root_identity()
+        folders = [iter(self._keys_in(b""))]
+        while folders:
+            key = next(folders[-1], None)
+            if key is None:
+                folders.pop()
+            elif key.endswith(b"/"):
+                folders.append(iter(self._keys_in(key)))
+            elif info := self._info(key):
+                yield info
+
+    def _keys_in(self, folder: bytes) -> list[bytes]:
+        """The keys of a folder's files, and of its folders with the slash that sorts them among the files."""
+        try:
+            with os.scandir(self.root + b"/" + folder) as entries:
+                return sorted(key for entry in entries if (key := self._key(folder, entry)))
+        except OSError as error:
+            if self._has_vanished(folder, error):
+                return []
+            raise self._error(folder, error) from error
+
+    def _key(self, folder: bytes, entry: os.DirEntry[bytes]) -> bytes | None:
+        key = folder + entry.name
+        if entry.name.startswith(b"."):
+            return None
+        if entry.is_dir(follow_symlinks=False):
+            return key + b"/"
+        if entry.is_symlink() and not self._leads_to_a_file_of_ours(key):
+            self.links_passed_by += 1
+            self.first_link = self.first_link or key
+            return None
+        return key
+
+    def _leads_to_a_file_of_ours(self, link: bytes) -> bool:
+        target = os.path.realpath(self.root + b"/" + link)
+        return target.startswith(_as_folder(self.root)) and os.path.isfile(target)
+
+    def _info(self, key: bytes) -> ObjectInfo | None:
+        try:
+            found = os.stat(self.root + b"/" + key)
+        except OSError as error:
+            if self._has_vanished(key, error):
+                return None
+            raise self._error(key, error) from error
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return ObjectInfo(decode_key(key), found.st_size, _version(found))
+
+    def _has_vanished(self, key: bytes, error: OSError) -> bool:
+        """Is this what an ordinary deletion looks like? If the mount went away, the rest did not vanish."""
+        return bool(key) and error.errno in _GONE and self._root_identity() == self._identity
+
+    def _root_identity(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self.root)
+        except OSError as error:
+            raise self._error(b"", error) from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise SourceNotFound(
+                f"{self.name}: this is a file, not a directory", hint="name the folder it is in"
+            )
+        return found.st_dev, found.st_ino
+
+    def _error(self, key: bytes, error: OSError) -> SourceError:
+        where = shown(f"{self.name}/{decode_key(key)}") if key else self.name
+        if error.errno in _GONE and not key:
+            return _no_root(self.name)
+        if error.errno in _GONE:
+            return SourceBusy(f"{self.name}: another directory took its place", hint="is the mount alive?")
+        if error.errno in _FORBIDDEN:
+            return SourceForbidden(f"{where}: {error.strerror}", hint=f"let user id {os.geteuid()} read it")
+        if error.errno in _BUSY | _REOPEN:
+            return SourceBusy(f"{where}: {error.strerror}", hint="is the mount alive?")
+        return SourceError(f"{where}: {error.strerror}")
+
+
+def _no_root(name: str) -> SourceNotFound:
+    return SourceNotFound(f"{name}: no such directory", hint="check the path; is the mount there?")
+
+
+def _version(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns}-{found.st_size}"
+
+
+def _as_folder(path: bytes) -> bytes:
+    return path.rstrip(b"/") + b"/"
+
+
+def _real_path(fd: int, path: bytes) -> bytes:
+    """Where an open file is, whatever links led to it."""
+    try:
+        return os.readlink(b"/proc/self/fd/%d" % fd)
+    except FileNotFoundError:  # no Linux
+        return os.path.realpath(path)

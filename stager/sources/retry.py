@@ -1,0 +1,53 @@
+"""Asking again. The only retry loop in stager: what is below has its own retries switched off."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from stager.errors import SourceBusy
+from stager.model import ObjectInfo, Source, encode_key
+
+WAITS_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
+
+
+def sleep_about(wait_s: float) -> None:
+    """Sleep, but not in step with the others who were turned away at the same moment."""
+    time.sleep(wait_s * random.uniform(0.5, 1.5))
+
+
+class RetryingSource:
+    """Any source, asked again when it is busy. Its last SourceBusy comes through."""
+
+    def __init__(
+        self,
+        inner: Source,
+        waits_s: tuple[float, ...] = WAITS_S,
+        sleep: Callable[[float], None] = sleep_about,
+    ) -> None:
+        self.inner = inner
+        self.waits_s = waits_s
+        self.sleep = sleep
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        done = b""  # a scan is in key order, so a new one goes on where the broken one ended
+        for wait_s in self.waits_s:
+            try:
+                for info in self._scan_after(done):
+                    yield info
+                    done = encode_key(info.key)
+                return
+            except SourceBusy:
+                self.sleep(wait_s)
+        yield from self._scan_after(done)
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        for wait_s in self.waits_s:
+            try:
+                return self.inner.read(info)
+            except SourceBusy:
+                self.sleep(wait_s)
+        return self.inner.read(info)
+
+    def _scan_after(self, done: bytes) -> Iterator[ObjectInfo]:
+        return (info for info in self.inner.scan() if encode_key(info.key) > done)

@@ -1,0 +1,200 @@
+"""A bucket, or a prefix of one, through boto3: it lists for every S3 reader, and reads by the book."""
+
+import heapq
+import logging
+import math
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.response import StreamingBody
+
+from stager.errors import SourceError, UsageError
+from stager.model import ObjectInfo, SourceSpec, encode_key
+from stager.sources.keys import shown
+from stager.sources.s3_check import EtagCheck
+from stager.sources.s3_errors import our_errors
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+# At DEBUG they log session tokens and signatures.
+for _name in ("boto3", "botocore", "s3transfer", "urllib3"):
+    logging.getLogger(_name).setLevel(max(logging.INFO, logging.getLogger(_name).level))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long one request may take."""
+
+    connect_s: float = 3.0
+    silence_s: float = 15.0  # without a single byte
+    answer_s: float = 30.0  # from the first byte to the last, for an object of ordinary size
+    slowest_bytes_per_s: int = 500_000  # a large object gets more time, but no less speed
+
+    def whole_s(self, size_bytes: int) -> float:
+        """The time for an object: `answer_s`, doubled as often as needed. So there are few different ones."""
+        needed = size_bytes / self.slowest_bytes_per_s / self.answer_s
+        return float(self.answer_s * 2 ** max(0, math.ceil(math.log2(max(needed, 1)))))
+
+
+_NOT_READ: Final = re.compile(
+    rb"<(LastModified|StorageClass|Owner|ChecksumAlgorithm|ChecksumType)>.*?</\1>", re.S
+)
+LIMITS: Final = Limits()
+CONNECTIONS: Final = 64  # kept open to one server
+
+
+class BotoSource:
+    """The objects below a prefix. Key: what follows the prefix; version: the etag."""
+
+    def __init__(self, spec: SourceSpec, limits: Limits = LIMITS) -> None:
+        self.spec = spec
+        self.limits = limits
+        self.bucket, self.prefix = split_url(spec.url)
+        self.url = f"s3://{self.bucket}/{self.prefix}"
+        self.endpoint = _without_userinfo(spec.endpoint_url or "AWS")
+        with our_errors(spec.url, self.endpoint):
+            self.session = boto3.Session(profile_name=spec.profile, region_name=spec.region)
+            self.client = self._connect("path" if spec.endpoint_url else "auto")
+            if not self.on_aws and not spec.endpoint_url:  # AWS_ENDPOINT_URL, or the profile, names a server
+                self.client = self._connect("path")
+        self.endpoint = _without_userinfo(self.client.meta.endpoint_url)
+        self.check = EtagCheck(self.url, again=self.fetch)
+
+    @property
+    def on_aws(self) -> bool:
+        host = urlsplit(self.client.meta.endpoint_url).hostname or ""
+        return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        listed = self._listed() if self.on_aws else in_key_order(self._listed())
+        last = ""
+        for info in listed:
+            if info.key <= last:
+                raise SourceError(
+                    f"{self.url}: {shown(info.key)} is listed after {shown(last)}, out of order"
+                )
+            last = info.key
+            yield info
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        return self.check.md5(self.where(info), info, self.fetch(info))
+
+    def fetch(self, info: ObjectInfo) -> memoryview:
+        """The object as it comes, of the right version and length."""
+        where, key = self.where(info), self.prefix + info.key
+        with our_errors(where, self.endpoint, reading=True):
+            answer = self.client.get_object(Bucket=self.bucket, Key=key, IfMatch=f'"{info.version}"')
+            with _cut_off(answer["Body"], self.limits.whole_s(info.size)) as body:
+                data = memoryview(body.read())
+        return self.check.answer(where, info, answer.get("ETag"), data)
+
+    def where(self, info: ObjectInfo) -> str:
+        return shown(self.url + info.key)
+
+    def _listed(self) -> Iterator[ObjectInfo]:
+        with our_errors(self.url, self.endpoint):
+            pages = self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=self.prefix
+            )
+            for page in pages:
+                for item in page.get("Contents", ()):
+                    if not item["Key"].endswith("/"):  # consoles make these to show a folder
+                        key = item["Key"].removeprefix(self.prefix)
+                        yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
+
+    def address(self) -> tuple[str, str]:
+        """The bucket's endpoint and region. boto3 goes where S3 sends it; who does not must be told."""
+        meta = self.client.meta
+        if self.spec.region or not self.on_aws:
+            return meta.endpoint_url, meta.region_name
+        with our_errors(self.url, self.endpoint):
+            try:
+                headers = self.client.head_bucket(Bucket=self.bucket)["ResponseMetadata"]["HTTPHeaders"]
+            except ClientError as error:  # a refusal says it too
+                headers = error.response["ResponseMetadata"]["HTTPHeaders"]
+        region = headers.get("x-amz-bucket-region", meta.region_name)
+        return self.session.client("s3", region_name=region).meta.endpoint_url, region
+
+    def _connect(self, addressing_style: Literal["auto", "path"]) -> "S3Client":
+        config = Config(
+            connect_timeout=self.limits.connect_s,
+            read_timeout=self.limits.silence_s,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=CONNECTIONS,
+            signature_version=UNSIGNED if self.spec.anonymous else None,
+            s3={"addressing_style": addressing_style},
+        )
+        try:
+            client = self.session.client("s3", endpoint_url=self.spec.endpoint_url, config=config)
+            client.meta.events.register("before-parse.s3.ListObjectsV2", _drop_what_nobody_reads)
+            return client
+        except BotoCoreError:
+            raise
+        except ValueError:
+            raise UsageError(
+                f"{self.endpoint}: this is no endpoint_url",
+                hint="write it as http://host:port or https://host",
+            ) from None
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The bucket, and the prefix of all its keys: empty, or ending with a slash, so that a/b is not a/bc."""
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if "@" in bucket:
+        raise UsageError("the source has credentials in its URL", hint="set a profile, or AWS_ACCESS_KEY_ID")
+    if not bucket:
+        raise UsageError(f"{url}: there is no bucket in it", hint="write s3://bucket/prefix")
+    return bucket, prefix if prefix.endswith("/") or not prefix else prefix + "/"
+
+
+def _drop_what_nobody_reads(response_dict: dict[str, Any], **_: object) -> None:
+    """Spare botocore the times in a listing: parsing them is most of what a listing costs."""
+    response_dict["body"] = _NOT_READ.sub(b"", response_dict["body"])
+
+
+def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Sort the objects of a server that lists folder by folder.
+
+    SeaweedFS lists a/1 before a-b, S3 after it. In either order all that is yet to come sorts after the first
+    part of the present key, so at most one folder of the top level is held back, and those it is a prefix of.
+    """
+    held: list[tuple[bytes, str, int, str]] = []
+    for info in infos:
+        key = encode_key(info.key)
+        while held and held[0][0] < key.partition(b"/")[0]:
+            yield ObjectInfo(*heapq.heappop(held)[1:])
+        heapq.heappush(held, (key, info.key, info.size, info.version))
+    while held:
+        yield ObjectInfo(*heapq.heappop(held)[1:])
+
+
+@contextmanager
+def _cut_off(body: StreamingBody, after_s: float) -> Iterator[StreamingBody]:
+    """Break the connection when the body takes too long: a drip of bytes is never silent."""
+    timer = threading.Timer(after_s, _shut_down, [body])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield body
+    finally:
+        timer.cancel()
+        body.close()
+
+
+def _shut_down(body: StreamingBody) -> None:
+    with suppress(RuntimeError, ValueError, OSError):  # it ended by itself just now
+        body._raw_stream.shutdown()  # type: ignore[attr-defined]
+
+
+def _without_userinfo(endpoint_url: str) -> str:
+    return re.sub("//[^/@]*@", "//", endpoint_url)

@@ -1,0 +1,141 @@
+"""What boto3 and obstore say when something is wrong, in stager's words. One table for both.
+
+Their own texts are not passed on: a refused request is quoted there, session token and all.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from obstore.exceptions import BaseError
+from urllib3.exceptions import HTTPError
+
+from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
+
+
+class Verdict(NamedTuple):
+    """What an error means. While an object is read, `reason` makes it the error of that sample alone."""
+
+    error: type[SourceError]
+    what: str
+    hint: str = ""
+    reason: str = ""
+
+
+_KEYS_HINT: Final = "check the profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_LOGIN_HINT: Final = "get new credentials (aws sso login, or ask who gave them), then try again"
+_REGION_HINT: Final = "set region to the region of the bucket"
+_LATER_HINT: Final = "try again later, with fewer requests at once"
+_NETWORK_HINT: Final = "check endpoint_url and the network"
+
+# Error codes of S3, else HTTP states, else names of botocore's classes.
+_TABLE: Final[dict[str, Verdict]] = {
+    "NoSuchBucket": Verdict(SourceNotFound, "no such bucket", "check the name, endpoint_url and profile"),
+    "InvalidBucketName ParamValidationError": Verdict(
+        SourceNotFound, "no bucket can have this name", "check the name"
+    ),
+    "NoSuchKey NoSuchVersion 404": Verdict(SourceNotFound, "no such object", "check the URL", "missing"),
+    "PreconditionFailed 412": Verdict(SourceBusy, "it changed while it was read", "", "changed"),
+    "AccessDenied AllAccessDisabled 401 403": Verdict(
+        SourceForbidden,
+        "access denied",
+        "ask for s3:ListBucket and s3:GetObject, or check the profile",
+        "forbidden",
+    ),
+    "InvalidObjectState": Verdict(
+        SourceForbidden, "it is archived", "restore it from the archive first", "forbidden"
+    ),
+    "NoCredentialsError PartialCredentialsError": Verdict(
+        SourceForbidden,
+        "no credentials found",
+        "set a profile or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; anonymous = true for a public bucket",
+    ),
+    "ProfileNotFound ConfigParseError ConfigNotFound InvalidConfigError": Verdict(
+        SourceForbidden, "no such profile in the AWS configuration", "see: aws configure list-profiles"
+    ),
+    "CredentialRetrievalError TokenRetrievalError SSOError LoginError UnauthenticatedError": Verdict(
+        SourceForbidden, "credentials could not be had", _LOGIN_HINT
+    ),
+    "InvalidAccessKeyId": Verdict(SourceForbidden, "the server does not know this access key", _KEYS_HINT),
+    "SignatureDoesNotMatch": Verdict(
+        SourceForbidden, "the secret key does not fit the access key", _KEYS_HINT
+    ),
+    "ExpiredToken TokenRefreshRequired RequestExpired": Verdict(
+        SourceForbidden, "the credentials have expired", _LOGIN_HINT
+    ),
+    "InvalidToken": Verdict(SourceForbidden, "the server refuses the session token", _LOGIN_HINT),
+    "RequestTimeTooSkewed": Verdict(
+        SourceForbidden, "the clock of this machine is wrong", "set it: timedatectl set-ntp true"
+    ),
+    "PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException 301 307": Verdict(
+        SourceNotFound, "the bucket is in another region", _REGION_HINT
+    ),
+    "InvalidRegionError NoRegionError": Verdict(SourceNotFound, "there is no such region", _REGION_HINT),
+    "SlowDown TooManyRequests Throttling ThrottlingException 429 503": Verdict(
+        SourceBusy, "the server asks us to slow down", _LATER_HINT
+    ),
+    "InternalError RequestTimeout 500 502 504": Verdict(SourceBusy, "the server failed", _LATER_HINT),
+    "ConnectTimeoutError EndpointConnectionError ProxyConnectionError": Verdict(
+        SourceBusy, "{endpoint} cannot be reached", _NETWORK_HINT
+    ),
+    "UntrustedCertificate": Verdict(
+        SourceError,
+        "{endpoint} has a certificate we do not trust",
+        "check endpoint_url; if the authority is your own, name its file in AWS_CA_BUNDLE",
+    ),
+    "ReadTimeoutError TimeoutError": Verdict(SourceBusy, "{endpoint} stopped answering", _NETWORK_HINT),
+    "HTTPClientError ConnectionError IncompleteReadError ResponseParserError HTTPError OSError "
+    "GenericError": Verdict(SourceBusy, "the connection to {endpoint} broke", _NETWORK_HINT),
+    "FlexibleChecksumError": Verdict(SourceBusy, "the bytes were damaged on the way"),
+}
+_VERDICTS: Final = {name: verdict for names, verdict in _TABLE.items() for name in names.split()}
+
+
+# What obstore says of itself; ssl's words are among them, for botocore hides them in its own.
+_PHRASES: Final = {
+    "CERTIFICATE_VERIFY_FAILED": "UntrustedCertificate",
+    "InvalidCertificate": "UntrustedCertificate",
+    "inner: BareRedirect": "PermanentRedirect",
+    "kind: Connect,": "EndpointConnectionError",
+    "kind: Timeout,": "ReadTimeoutError",
+    "HttpError {": "ConnectionError",
+}
+_FOREIGN: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, BaseError, OSError)
+
+
+@contextmanager
+def our_errors(where: str, endpoint: str, *, reading: bool = False) -> Iterator[None]:
+    """Say in our words what goes wrong inside. `reading`: one object is at stake, not the source."""
+    try:
+        yield
+    except _FOREIGN as error:
+        raise our_error(error, where, endpoint, reading=reading) from None
+
+
+def our_error(error: Exception, where: str, endpoint: str, *, reading: bool) -> StagerError:
+    names = list(_names(error))
+    known = (_VERDICTS[name] for name in names if name in _VERDICTS)
+    verdict = next(known, Verdict(SourceError, f"an unexpected answer: {names[0]}", "", "unreadable"))
+    message = f"{where}: {verdict.what.format(endpoint=endpoint)}"
+    if reading and verdict.reason:
+        return SampleError(verdict.reason, message)
+    return verdict.error(message, hint=verdict.hint)
+
+
+def _names(error: Exception) -> Iterator[str]:
+    """Names for an error, the most telling first."""
+    if isinstance(error, ClientError):
+        yield error.response["Error"].get("Code", "")
+        yield str(error.response["ResponseMetadata"].get("HTTPStatusCode", ""))
+        return
+    said, _, details = str(error).partition("\n\nDebug source:")
+    _, answered, answer = said.rpartition("Server returned non-2xx status code: ")
+    if answered:
+        yield from re.findall("<Code>([A-Za-z.]+)</Code>", answer)[:1]
+        yield answer[:3]
+        return
+    yield from (name for phrase, name in _PHRASES.items() if phrase in (details or said))
+    yield from (kind.__name__ for kind in type(error).__mro__)

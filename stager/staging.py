@@ -1,0 +1,438 @@
+"""The one loop that owns all state: it hears of jobs, readers and workers, decides, and acts."""
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from stager.atomic import fsync_path
+from stager.cache import Cache, Dataset, Failure
+from stager.catalog import ShardRow
+from stager.check import drop_bad_shards
+from stager.config import PLAN_SAMPLES, SHARD_BYTES
+from stager.errors import CacheError, NoService, NoSpace, StagerError, UsageError
+from stager.index import is_failed, is_resident
+from stager.job import Job, Request
+from stager.manifest import Manifest
+from stager.model import Numbers
+from stager.plan import NOTHING_TO_DO, Plan, estimate_bytes, estimate_seconds
+from stager.subset import Subset, draw
+from stager.tasks import Outcome, Task, Tasks, fixed_row_bytes
+from stager.wants import Wants
+from stager.workers import Answer
+
+log = logging.getLogger("stager")
+T = TypeVar("T")
+
+WANT_SHARD_SAMPLES: Final = 64  # a waiting reader's samples are spread over all workers
+SHARD_SAMPLES_MAX: Final = 4096
+NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
+ENDED_JOBS_KEPT: Final = 100
+STOP_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something another thread asks of the loop."""
+
+    act: Callable[[], Any]
+    answer: "Future[Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """A shard has reached the disk, or could not."""
+
+    dataset: Dataset
+    row: ShardRow
+    error: OSError | None
+
+
+class Staging:
+    """Everything a cache is asked to stage. All methods but `call` belong to the loop's thread."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.jobs: dict[int, Job] = {}
+        self.stopping = False
+        self._events: queue.SimpleQueue[Answer | Command | Durable] = queue.SimpleQueue()
+        self._tasks = Tasks(cache, self._events)
+        self._wants = Wants()
+        self._disk = ThreadPoolExecutor(1, "durable")
+        self._not_durable: dict[int, tuple[Dataset, ShardRow]] = {}
+
+    # The loop
+
+    def call(self, act: Callable[[], T]) -> "Future[T]":
+        """For other threads: have the loop do something; its answer comes with the future."""
+        answer: Future[T] = Future()
+        self._events.put(Command(act, answer))
+        return answer
+
+    def step(self, timeout_s: float) -> None:
+        """Take what has come in, and give out what can be done now."""
+        try:
+            event = self._events.get(timeout=timeout_s)
+            while True:
+                self._handle(event)
+                event = self._events.get_nowait()
+        except queue.Empty:
+            pass
+        for outcome in self._tasks.stalled():
+            self._ended(outcome)
+        while not self.stopping and self._dispatch():
+            pass
+        self._wants.answer()
+
+    def _handle(self, event: Answer | Command | Durable) -> None:
+        if isinstance(event, Command):
+            try:
+                event.answer.set_result(event.act())
+            except Exception as error:
+                event.answer.set_exception(error)
+        elif isinstance(event, Durable):
+            self._durable(event)
+        elif event.message is None:
+            for outcome in self._tasks.worker_died(event.worker):
+                self._ended(outcome)
+        else:
+            answered = self._tasks.answered(event.worker, event.message)
+            if answered is not None:
+                self._ended(answered)
+
+    def stop(self) -> None:
+        """Stop staging; finish what has been built. Jobs of a service stay, and go on at the next start."""
+        self.stopping = True
+        self._tasks.stop()
+        deadline = time.monotonic() + STOP_S
+        while self._not_durable and time.monotonic() < deadline:
+            self.step(0.1)
+        self._wants.fail_all(NoService("the service is stopping", hint="start it again: stager serve"))
+        for job in self.jobs.values():
+            if not job.ended:
+                self._end(job, "cancelled")
+        self._disk.shutdown()
+        for path in self.cache.scratch.iterdir():
+            path.unlink(missing_ok=True)
+
+    # Jobs
+
+    def submit(self, request: Request) -> Job:
+        """Start a job. Its scan, plan and shards follow in the loop."""
+        if request.stop_after:  # stages nothing, so there is nothing to take up again: not recorded
+            job_id = min((*self.jobs, 0)) - 1
+        else:
+            job_id = self.cache.catalog.add_job(request.spec.name, request.to_json())
+        return self._begin(Job(job_id, request))
+
+    def resume(self) -> None:
+        """Take up the jobs that a stop or a crash of the service cut off."""
+        for job_id, _, value in self.cache.catalog.unfinished_jobs():
+            request = Request.from_json(value)
+            if request.is_local:
+                self.cache.catalog.end_job(job_id, "cancelled", {})
+                continue
+            log.info("job resumed id=%d dataset=%s", job_id, request.spec.name)
+            self._begin(Job(job_id, request))
+
+    def cancel(self, job: Job) -> None:
+        """End a job. What it staged stays."""
+        if not job.ended:
+            self._end(job, "cancelled")
+
+    def restage(self, dataset: Dataset, samples: Numbers) -> Job:
+        """Stage these samples again, as a job of its own."""
+        request = Request(dataset.spec, Subset(), "auto", is_local=True)
+        job = Job(self.cache.catalog.add_job(dataset.name, request.to_json()), request, "staging", dataset)
+        job.format, job.format_why = choose_format("auto", dataset)
+        job.wait_for(samples, len(dataset.manifest))
+        job.wanted, job.plan, job.staging_at = len(samples), NOTHING_TO_DO, time.monotonic()
+        self.jobs[job.id] = job
+        return job
+
+    def under_way(self, job: Job) -> int:
+        """Samples of a job that are prepared but not yet durable."""
+        if job.dataset is None:
+            return 0
+        waiting = [row for dataset, row in self._not_durable.values() if dataset is job.dataset]
+        return self._tasks.under_way(job.dataset) + sum(len(row.samples) for row in waiting)
+
+    def paths_under_way(self) -> set[Path]:
+        """Files that may be there and that the catalog does not have yet."""
+        waiting = {self.cache.path_of(dataset, row) for dataset, row in self._not_durable.values()}
+        return self._tasks.paths() | waiting
+
+    def _begin(self, job: Job) -> Job:
+        self.jobs[job.id] = job
+        for old in [known for known in self.jobs.values() if known.ended][:-ENDED_JOBS_KEPT]:
+            del self.jobs[old.id]
+        job.state = "scanning"
+        self._tasks.scan(job)
+        return job
+
+    def _end(self, job: Job, state: str, error: StagerError | None = None) -> None:
+        job.state, job.error, job.ended_at = state, error, time.monotonic()
+        goes_on = self.stopping and not job.request.is_local
+        if not job.request.stop_after and not goes_on:
+            self.cache.catalog.end_job(job.id, state, job.to_json())
+        log.info(
+            "job ended id=%d dataset=%s state=%s wanted=%d staged=%d already=%d failed=%d bytes=%d error=%r",
+            *(
+                job.id,
+                job.request.spec.name,
+                state,
+                job.wanted,
+                job.staged,
+                job.already,
+                job.failed,
+                job.bytes,
+            ),
+            error.message if error else "",
+        )
+
+    def _scanned(self, job: Job, path: Path) -> None:
+        """A scan is done: the job's samples are known, and with them what is missing."""
+        dataset = self.cache.adopt(job.request.spec, path)
+        for other in self.jobs.values():
+            if not other.ended and other.dataset is not None and other.dataset.name == dataset.name:
+                self._draw(other, dataset)  # the numbers may have moved
+        if job.request.stop_after == "scan":
+            self._end(job, "done")
+            return
+        if not len(dataset.manifest):
+            raise UsageError(
+                f"{job.request.spec.source.url}: no images there",
+                hint="the folder layout wants CLASS/NAME.jpg below the source",
+            )
+        self._draw(job, dataset)
+        if not len(job.queue):
+            job.plan = NOTHING_TO_DO
+            self._settle(job)
+            return
+        job.state, job.staging_at = "planning", time.monotonic()
+        self._check_fit(job)
+        places = np.linspace(0, len(job.queue) - 1, min(PLAN_SAMPLES, len(job.queue))).astype(np.int64)
+        picked = job.queue[places]
+        picked = picked[~self._tasks.in_flight(dataset)[picked]]
+        if len(picked):
+            self._tasks.build(dataset, picked, job.format, plan_of=job)
+        else:
+            self._planned(job, {"samples": []})  # another job stages them just now
+
+    def _draw(self, job: Job, dataset: Dataset) -> None:
+        """Work out what the job's subset is, and what of it is missing."""
+        drawn = draw(dataset.manifest, job.request.subset)
+        self.cache.forgive(dataset, drawn.numbers)
+        words = dataset.index.words[drawn.numbers]
+        job.dataset, job.classes = dataset, drawn.classes
+        job.format, job.format_why = choose_format(job.request.format, dataset)
+        job.saved_as = self.cache.save_subset(dataset, job.request.subset, drawn.classes)
+        job.wait_for(drawn.numbers[~is_resident(words) & ~is_failed(words)], len(dataset.manifest))
+        job.wanted, job.failed = len(drawn.numbers), int(is_failed(words).sum())
+        job.already = job.wanted - job.failed - len(job.queue) - job.staged
+
+    def _check_fit(self, job: Job) -> None:
+        """Refuse, before it starts, what cannot fit."""
+        assert job.dataset is not None
+        if self._tasks.knows_row_bytes(job.dataset) and not job.request.stop_after:
+            need_bytes = int(len(job.queue) * self._tasks.mean_row_bytes(job.dataset))
+            if need_bytes > self.cache.budget.room_bytes():
+                raise self.cache.budget.refusal(need_bytes)
+
+    def _planned(self, job: Job, sample: Mapping[str, Any]) -> None:
+        """A few samples of a job are in: now its price can be told."""
+        assert job.dataset is not None
+        count, measured = len(job.queue), len(sample["samples"])
+        sizes = (measured, sample.get("size_bytes", 0), sample.get("size_squares", 0))
+        staged_bytes = estimate_bytes(count, fixed_row_bytes(job.dataset), sizes)
+        pool = self._tasks.pool
+        job.plan = Plan(
+            samples=count,
+            requests=count,
+            source_bytes=int(job.dataset.manifest.sizes[job.queue].sum()),
+            staged_bytes=staged_bytes,
+            seconds=estimate_seconds(count, measured, sample, workers=pool.size, threads=pool.threads),
+            fits=staged_bytes.estimate <= self.cache.budget.room_bytes(),
+        )
+        if job.request.stop_after:
+            self._end(job, "done")
+            return
+        self._check_fit(job)
+        job.state = "staging"
+        self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        """End a job that waits for nothing more."""
+        if not job.ended and job.plan is not None and not job.waiting.any():
+            self._end(job, "done")
+
+    # Readers
+
+    def want(
+        self, dataset: Dataset, samples: Numbers, corrupt: Numbers, wait_s: float
+    ) -> "Future[dict[str, Any]]":
+        """Stage these before all else; the answer comes when they are resident, or when time is up."""
+        bad = drop_bad_shards(self.cache, dataset, corrupt)
+        words = dataset.index.words[samples]
+        missing = samples[~is_resident(words) & ~is_failed(words)]
+        planned = self._tasks.in_flight(dataset).copy()
+        for job in self.jobs.values():
+            if job.dataset is dataset and not job.ended:
+                planned |= job.waiting
+        reasons = {int(number): "late" if planned[number] else "not_planned" for number in missing}
+        reasons |= {number: "corrupt" for number in bad if number in reasons}
+        for at in range(0, len(missing), WANT_SHARD_SAMPLES):
+            part = missing[at : at + WANT_SHARD_SAMPLES]
+            self._tasks.put_urgent(dataset, part, choose_format("auto", dataset)[0])
+        return self._wants.add(dataset, reasons, wait_s)
+
+    # Tasks
+
+    def _dispatch(self) -> bool:
+        """Give out one task: first what readers wait for, then the oldest job. False: nothing to give."""
+        if self._tasks.pool.free_slots() <= 0 or len(self._not_durable) >= NOT_YET_DURABLE_MAX:
+            return False
+        urgent = self._tasks.next_urgent()
+        if urgent is not None:
+            self._build(*urgent)
+            return True
+        for job in self.jobs.values():
+            if job.state != "staging" or job.dataset is None:
+                continue
+            in_flight, words = self._tasks.in_flight(job.dataset), job.dataset.index.words
+            samples = job.take(job.shard_samples, in_flight, words)
+            if len(samples):
+                largest = int(SHARD_BYTES / self._tasks.mean_row_bytes(job.dataset))
+                job.shard_samples = max(1, min(job.shard_samples * 2, largest, SHARD_SAMPLES_MAX))
+                self._build(job.dataset, samples, job.format)
+                return True
+        return False
+
+    def _build(self, dataset: Dataset, samples: Numbers, shard_format: str) -> None:
+        try:
+            self._tasks.build(dataset, samples, shard_format)
+        except NoSpace as error:
+            self._give_up(dataset, samples, error)
+
+    def _ended(self, outcome: Outcome) -> None:
+        """A task is over: its job, and everyone who waits for its samples, hears of it."""
+        task = outcome.task
+        try:
+            if outcome.error is not None:
+                raise outcome.error
+            if task.dataset is not None:
+                self._built(task, outcome.result)
+            elif task.job is not None and task.path is not None and not task.job.ended:
+                self._scanned(task.job, task.path)
+        except StagerError as error:
+            if task.job is not None and not task.job.ended:
+                self._end(task.job, "failed", error)
+            if task.dataset is not None:
+                self._give_up(task.dataset, task.samples, error)
+
+    def _give_up(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
+        """These samples cannot be staged now, through no fault of theirs: end what needs them."""
+        log.warning(
+            "staging failed dataset=%s samples=%d error=%r", dataset.name, len(samples), error.message
+        )
+        for job in self.jobs.values():
+            if job.dataset is dataset and not job.ended and job.waiting[samples].any():
+                self._end(job, "failed", error)
+        self._wants.fail(dataset, samples, error)
+
+    def _built(self, task: Task, result: Mapping[str, Any]) -> None:
+        """A shard is complete under its final name (or was only measured)."""
+        assert task.dataset is not None
+        dataset = self.cache.datasets[task.dataset.name]
+        self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
+        if task.path is not None:
+            if dataset.record.recipe != task.dataset.record.recipe:
+                task.path.unlink(missing_ok=True)  # the recipe has changed meanwhile
+                return
+            now = _follow(task.dataset.manifest, dataset.manifest)
+            failures = [
+                Failure(int(now[sample]), reason, detail) for sample, reason, detail in result["failed"]
+            ]
+            failures = [failure for failure in failures if failure.sample >= 0]
+            self.cache.record_failures(dataset, failures)
+            self._left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
+            if result["samples"]:
+                samples = now[np.asarray(result["samples"], dtype=np.int64)]
+                self._publish(dataset, task, samples, result["size_bytes"])
+        if task.job is not None and not task.job.ended:
+            self._planned(task.job, result)
+
+    def _publish(self, dataset: Dataset, task: Task, samples: Numbers, size_bytes: int) -> None:
+        """Show a shard to the readers at once; make it durable right behind."""
+        row = ShardRow(task.shard, dataset.id, task.format, size_bytes, samples, False, time.time())
+        self.cache.budget.settle(0, row.bytes)
+        self.cache.publish(dataset, row)
+        self._not_durable[row.number] = (dataset, row)
+        self._disk.submit(self._make_durable, dataset, row)
+
+    def _make_durable(self, dataset: Dataset, row: ShardRow) -> None:
+        """On a thread of its own: the readers do not wait for the disk."""
+        path, caught = self.cache.path_of(dataset, row), None
+        try:
+            fsync_path(path)
+            fsync_path(path.parent)
+        except OSError as error:
+            caught = error
+        self._events.put(Durable(dataset, row, caught))
+
+    def _durable(self, event: Durable) -> None:
+        """Only now the shard counts as staged."""
+        row = event.row
+        del self._not_durable[row.number]
+        dataset = self.cache.datasets[event.dataset.name]
+        if dataset is not event.dataset:  # a new manifest came in between
+            now = _follow(event.dataset.manifest, dataset.manifest)
+            row = ShardRow(
+                row.number, dataset.id, row.format, row.bytes, now[row.samples], False, row.created_at
+            )
+            self.cache.publish(dataset, row)
+        samples = row.samples[row.samples >= 0]
+        if event.error is not None:  # never sync again: the kernel may call lost pages clean. It is no shard.
+            self.cache.drop_unrecorded(dataset, row)
+            told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
+            self._give_up(dataset, samples, CacheError(told, hint="check the disk, then run it again"))
+            return
+        self.cache.catalog.add_shard(row)
+        log.info(
+            "shard staged dataset=%s shard=%08x samples=%d bytes=%d",
+            *(dataset.name, row.number, len(samples), row.bytes),
+        )
+        self._left(dataset, samples, row.bytes)
+
+    def _left(self, dataset: Dataset, samples: Numbers, staged_bytes: int = 0) -> None:
+        """Samples have come to their end, staged or failed: count them for every job that waits for them."""
+        for job in self.jobs.values():
+            if job.dataset is dataset and not job.ended:
+                count = int(job.waiting[samples].sum())
+                job.waiting[samples] = False
+                if staged_bytes:
+                    job.staged += count
+                    job.bytes += staged_bytes * count // len(samples)
+                else:
+                    job.failed += count
+                self._settle(job)
+
+
+def choose_format(asked: str, dataset: Dataset) -> tuple[str, str]:
+    """The format of new shards, and why."""
+    if asked != "auto":
+        return asked, "as asked"
+    if fixed_row_bytes(dataset) is not None:
+        return "arrow", "rows of one size are read straight from the mapped file"
+    return "arrow", "rows are found by offset, without a look-up"
+
+
+def _follow(old: Manifest, new: Manifest) -> Numbers:
+    """For each sample of one manifest, its number in another."""
+    return np.arange(len(old)) if old is new else old.numbers_in(new)

@@ -1,0 +1,139 @@
+"""A worker process: tasks come in as JSON lines on stdin, answers go out as JSON lines on stdout.
+
+It owns no state, no lock and no socket: it can be killed at any moment, and dies when its stdin ends.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from stager.dataset import DatasetSpec
+from stager.errors import StagerError
+from stager.layouts import LAYOUTS
+from stager.manifest import Manifest, write_manifest
+from stager.model import Recipe, Source, canonical_json
+from stager.recipes import open_recipe
+from stager.shards import FORMATS
+from stager.sources import open_source
+from stager.stage import Pools, build_shard
+
+PROGRESS_EVERY_S = 0.2
+
+
+class Worker:
+    """Runs each task on a thread of its own; all share the fetch and prepare threads."""
+
+    def __init__(self, prepare_threads: int, answers: TextIO) -> None:
+        self.pools = Pools(prepare_threads)
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[Source, Recipe]] = {}
+        self._manifests: dict[str, Manifest] = {}
+
+    def run(self, task: Mapping[str, Any]) -> None:
+        """Do one task and answer: {"task", "kind": "done" | "failed", ...}."""
+        try:
+            spec = DatasetSpec.from_json(task["dataset"])
+            result = self._scan(task, spec) if task["kind"] == "scan" else self._build(task, spec)
+            self._say({"task": task["task"], "kind": "done", **result})
+        except StagerError as error:
+            self._say(
+                {
+                    "task": task["task"],
+                    "kind": "failed",
+                    "error": type(error).__name__,
+                    "message": error.message,
+                    "hint": error.hint,
+                }
+            )
+        except OSError as error:
+            name = "NoSpace" if error.errno in (28, 122) else "CacheError"  # ENOSPC, EDQUOT
+            self._say(
+                {
+                    "task": task["task"],
+                    "kind": "failed",
+                    "error": name,
+                    "message": f"{error.filename or task.get('path')}: {error.strerror or error}",
+                    "hint": "",
+                }
+            )
+
+    def _scan(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
+        def progress(scanned: int) -> None:
+            self._say({"task": task["task"], "kind": "progress", "done": scanned})
+
+        source, _ = self._opened(spec)
+        write_manifest(Path(task["path"]), LAYOUTS[spec.layout], source.scan(), progress)
+        return {}
+
+    def _build(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
+        began = time.perf_counter()
+        done, said_at = 0, began
+
+        def progress(more: int) -> None:
+            nonlocal done, said_at
+            done += more
+            if time.perf_counter() - said_at > PROGRESS_EVERY_S:
+                said_at = time.perf_counter()
+                self._say({"task": task["task"], "kind": "progress", "done": done})
+
+        source, recipe = self._opened(spec)
+        scratch = Path(task["scratch"]) if task["scratch"] else None
+        try:
+            built = build_shard(
+                scratch,
+                FORMATS[task["format"]],
+                spec.name,
+                source,
+                recipe,
+                self._manifest(task["manifest"]),
+                task["samples"],
+                self.pools,
+                progress,
+            )
+            if scratch is not None and built.samples:
+                scratch.replace(task["path"])
+        except BaseException:
+            if scratch is not None:
+                scratch.unlink(missing_ok=True)
+            raise
+        return {**asdict(built), "seconds": time.perf_counter() - began}
+
+    def _opened(self, spec: DatasetSpec) -> tuple[Source, Recipe]:
+        name = canonical_json(spec.to_json())
+        if name not in self._open:
+            self._open[name] = open_source(spec.source), open_recipe(spec.recipe)
+        return self._open[name]
+
+    def _manifest(self, path: str) -> Manifest:
+        if path not in self._manifests:
+            self._manifests[path] = Manifest.open(Path(path))
+        return self._manifests[path]
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._answers.write(json.dumps(message) + "\n")
+            self._answers.flush()
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints must not look like an answer
+    worker = Worker(int(sys.argv[1]), answers)
+    for line in sys.stdin:
+        threading.Thread(target=worker.run, args=(json.loads(line),), daemon=True).start()
+    os._exit(0)  # the owner is gone: what is under way is worth nothing
+
+
+if __name__ == "__main__":
+    main()

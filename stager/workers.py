@@ -1,0 +1,98 @@
+"""The owner's side of its worker processes: start, send, listen, give up."""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """One worker process and the tasks it has."""
+
+    process: "subprocess.Popen[str]"
+    tasks: set[int] = field(default_factory=set)
+    heard_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def stdin(self) -> IO[str]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker said. `message` is None when the process ended."""
+
+    worker: WorkerProcess
+    message: Mapping[str, Any] | None
+
+
+class WorkerPool:
+    """As many processes as the cores want. They start with the first task; answers arrive on a queue."""
+
+    def __init__(self, answers: "queue.SimpleQueue[Any]") -> None:
+        cores = len(os.sched_getaffinity(0))
+        self.size = max(1, round(cores / THREADS_PER_WORKER))
+        self.threads = -(-cores // self.size)
+        self.workers: list[WorkerProcess] = []
+        self._answers = answers
+
+    def free_slots(self) -> int:
+        """How many more tasks could be sent now."""
+        return self.size * TASKS_PER_WORKER - sum(len(worker.tasks) for worker in self.workers)
+
+    def send(self, task: Mapping[str, Any]) -> None:
+        """Give a task to the least busy worker."""
+        if len(self.workers) < self.size:
+            self._start()
+        worker = min(self.workers, key=lambda worker: len(worker.tasks))
+        if not worker.tasks:
+            worker.heard_at = time.monotonic()
+        worker.tasks.add(task["task"])
+        try:
+            worker.stdin.write(json.dumps(task) + "\n")
+            worker.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has just died: its listener says so, and the task is given out again
+
+    def drop(self, worker: WorkerProcess) -> None:
+        """Kill a worker and forget it. It is not waited for: on a hung mount it cannot even die."""
+        worker.process.kill()
+        if worker in self.workers:
+            self.workers.remove(worker)
+
+    def stop(self) -> None:
+        for worker in list(self.workers):
+            self.drop(worker)
+
+    def _start(self) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stager.worker", str(self.threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C on the terminal is for the owner alone
+        )
+        worker = WorkerProcess(process)
+        self.workers.append(worker)
+        threading.Thread(target=self._listen, args=(worker,), name="listen", daemon=True).start()
+
+    def _listen(self, worker: WorkerProcess) -> None:
+        assert worker.process.stdout is not None
+        for line in worker.process.stdout:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                break  # a line cut off by a crash
+            self._answers.put(Answer(worker, message))
+        worker.process.wait()
+        self._answers.put(Answer(worker, None))

@@ -1,0 +1,199 @@
+"""A small S3 server that fails on demand, over real sockets. It checks no signature.
+
+with fault_server() as server:
+    server.objects["a"] = b"..."
+    server.fail("a", error(503, "SlowDown"), truncated)  # the first two GETs; the third is answered
+"""
+
+import hashlib
+import socket
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, unquote
+from xml.sax.saxutils import escape
+
+BUCKET = "data"
+PAGE_KEYS = 1000
+
+
+class FaultServer(ThreadingHTTPServer):
+    """One bucket in memory. `fail` says how the next requests for a key go wrong; "" is the listing."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.endpoint_url = f"http://127.0.0.1:{self.server_port}"
+        self.objects: dict[str, bytes] = {}
+        self.etags: dict[str, str] = {}  # where it is not the MD5
+        self.asked: list[str] = []  # the paths as they came
+        self.stopping = threading.Event()
+        self._faults: dict[str, list[Fault]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def fail(self, key: str, *faults: "Fault") -> None:
+        self._faults[key] += faults
+
+    def next_fault(self, key: str) -> "Fault":
+        with self._lock:
+            return self._faults[key].pop(0) if self._faults[key] else good
+
+    def etag(self, key: str) -> str:
+        return self.etags.get(key) or hashlib.md5(self.objects[key], usedforsecurity=False).hexdigest()
+
+    def keys(self, start: int, count: int) -> list[str]:
+        return sorted(self.objects, key=str.encode)[start : start + count]
+
+    def item(self, key: str) -> tuple[int, str]:
+        return len(self.objects[key]), self.etag(key)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FaultServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        self.server.asked.append(path)
+        _, bucket, *rest = path.split("/", 2)
+        key = unquote("".join(rest))
+        if bucket != BUCKET:
+            error(404, "NoSuchBucket")(self, b"", "")
+        elif not key:
+            self.server.next_fault("")(self, self._listing(parse_qs(query)), "")
+        elif key not in self.server.objects:
+            error(404, "NoSuchKey")(self, b"", "")
+        else:
+            self.server.next_fault(key)(self, self.server.objects[key], self.server.etag(key))
+
+    def _listing(self, query: dict[str, list[str]]) -> bytes:
+        start = int(query.get("continuation-token", ["0"])[0])
+        keys = self.server.keys(start, PAGE_KEYS + 1)
+        prefix = query.get("prefix", [""])[0]
+        more = len(keys) > PAGE_KEYS
+        items = "".join(
+            f"<Contents><Key>{quote(key)}</Key><Size>{size}</Size>"
+            f"<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f"<ETag>&quot;{etag}&quot;</ETag><StorageClass>STANDARD</StorageClass></Contents>"
+            for key in keys[:PAGE_KEYS]
+            if key.startswith(prefix)
+            for size, etag in [self.server.item(key)]
+        )
+        token = f"<NextContinuationToken>{start + PAGE_KEYS}</NextContinuationToken>" if more else ""
+        return (
+            f"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>"
+            f"{token}{items}</ListBucketResult>"
+        ).encode()
+
+    def begin(self, status: int, etag: str = "", length: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        if etag:
+            self.send_header("ETag", f'"{etag}"')
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+Fault = Callable[[_Handler, bytes, str], None]
+
+
+def good(answer: _Handler, body: bytes, etag: str) -> None:
+    if etag and answer.headers.get("If-Match", f'"{etag}"') != f'"{etag}"':
+        error(412, "PreconditionFailed")(answer, body, etag)
+        return
+    answer.begin(200, etag, len(body))
+    answer.wfile.write(body)
+
+
+def error(status: int, code: str, message: str = "") -> Fault:
+    def fault(answer: _Handler, _body: bytes, _etag: str) -> None:
+        xml = (
+            f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>".encode()
+            if code
+            else b""
+        )
+        answer.begin(status, length=len(xml))
+        answer.wfile.write(xml)
+
+    return fault
+
+
+def truncated(answer: _Handler, body: bytes, etag: str) -> None:
+    _half(answer, body, etag)
+    answer.close_connection = True
+
+
+def truncated_without_length(answer: _Handler, body: bytes, etag: str) -> None:
+    answer.begin(200, etag)
+    answer.wfile.write(body[: len(body) // 2])
+    answer.close_connection = True
+
+
+def reset(answer: _Handler, body: bytes, etag: str) -> None:
+    _half(answer, body, etag)
+    answer.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    answer.close_connection = True
+    answer.connection.close()
+
+
+def stalled(answer: _Handler, body: bytes, etag: str) -> None:
+    _half(answer, body, etag)
+    answer.server.stopping.wait()
+    answer.close_connection = True
+
+
+def silent(answer: _Handler, _body: bytes, _etag: str) -> None:
+    answer.server.stopping.wait()
+    answer.close_connection = True
+
+
+def dripping(answer: _Handler, body: bytes, etag: str) -> None:
+    """A byte at a time: it is slow without ever being silent."""
+    answer.begin(200, etag, len(body))
+    for at in range(len(body)):
+        answer.wfile.write(body[at : at + 1])
+        answer.wfile.flush()
+        if answer.server.stopping.wait(0.02):
+            break
+    answer.close_connection = True
+
+
+def damaged(answer: _Handler, body: bytes, etag: str) -> None:
+    """One bit is wrong, and nothing says so."""
+    good(answer, bytes([body[0] ^ 1]) + body[1:], etag)
+
+
+def another_version(answer: _Handler, body: bytes, _etag: str) -> None:
+    """The object was overwritten, and the server does not know If-Match."""
+    answer.begin(200, "0" * 32, len(body))
+    answer.wfile.write(body)
+
+
+def _half(answer: _Handler, body: bytes, etag: str) -> None:
+    answer.begin(200, etag, len(body))
+    answer.wfile.write(body[: len(body) // 2])
+    answer.wfile.flush()
+
+
+@contextmanager
+def fault_server() -> Iterator[FaultServer]:
+    server = FaultServer()
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stopping.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,43 @@
+"""Small things tests make: manifests, configs, image folders."""
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from stager.layouts import LAYOUTS
+from stager.manifest import Manifest, write_manifest
+from stager.model import ObjectInfo, encode_key
+
+
+def manifest_of(path: Path, keys: Iterable[str], sizes: Mapping[str, int] | None = None) -> Manifest:
+    """The manifest of objects with these keys, scanned in key order."""
+    ordered = sorted(keys, key=encode_key)
+    infos = [ObjectInfo(key, (sizes or {}).get(key, 100), f"v-{key[-4:]!a}") for key in ordered]
+    write_manifest(path, LAYOUTS["folder"], infos)
+    return Manifest.open(path)
+
+
+def jpeg(seed: int, width: int = 96, height: int = 72) -> bytes:
+    """A small JPEG that differs with the seed."""
+    rng = np.random.default_rng(seed)
+    rough = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
+def image_folder(root: Path, classes: int, per_class: int) -> dict[str, bytes]:
+    """An ImageFolder on disk; returns its objects by key."""
+    objects = {
+        f"class{label:03d}/{number:03d}.jpg": jpeg(label * 1000 + number)
+        for label in range(classes)
+        for number in range(per_class)
+    }
+    for key, data in objects.items():
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return objects

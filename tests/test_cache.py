@@ -1,0 +1,345 @@
+"""The cache directory: what is staged survives, what is not leaves nothing, and one owner has it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stager.cache import Cache, Dataset, Failure
+from stager.catalog import ShardRow
+from stager.check import check_books
+from stager.config import Amount, Config
+from stager.dataset import DatasetSpec
+from stager.errors import CacheError, CacheOwned, NoSpace
+from stager.index import is_failed, is_resident, shard_of
+from stager.layouts import LAYOUTS
+from stager.manifest import write_manifest
+from stager.model import Numbers, ObjectInfo, Row, ShardHeader, SourceSpec, checksum_of
+from stager.recipes import check_recipe
+from stager.shards import FORMATS
+
+RECIPE = check_recipe({"kind": "image", "resize": 2, "crop": 2})
+SPEC = DatasetSpec("data", SourceSpec("/nowhere"), "folder", RECIPE)
+
+
+def config_of(root: Path) -> Config:
+    return Config(None, root / "cache", root / "sock", Amount(bytes=10**9), Amount())
+
+
+def scan(cache: Cache, versions: dict[str, str], spec: DatasetSpec = SPEC) -> Dataset:
+    """Adopt a manifest with these keys and versions."""
+    path = cache.scratch / "scan"
+    write_manifest(path, LAYOUTS["folder"], [ObjectInfo(key, 9, versions[key]) for key in sorted(versions)])
+    return cache.adopt(spec, path)
+
+
+def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str = "arrow") -> ShardRow:
+    """Write a complete shard of these samples, as a worker would."""
+    number, path = cache.next_shard(dataset, shard_format)
+    rows = []
+    for sample in samples:
+        info = dataset.manifest.info(sample)
+        arrays = {"image": np.full((2, 2, 3), sample % 256, np.uint8)}
+        tag = int(dataset.manifest.tags[sample])
+        checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
+        rows.append(Row(info.key, info.version, arrays, checksum))
+    header = ShardHeader(dataset.name, dataset.record.manifest, dataset.record.recipe, dataset.record.fields)
+    FORMATS[shard_format].write(path, header, rows)
+    numbers: Numbers = np.asarray(samples, dtype=np.int64)
+    return ShardRow(number, dataset.id, shard_format, path.stat().st_size, numbers, False, time.time())
+
+
+def stage(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str = "arrow") -> ShardRow:
+    row = build(cache, dataset, samples, shard_format)
+    cache.budget.settle(0, row.bytes)
+    cache.publish(dataset, row)
+    cache.catalog.add_shard(row)
+    return row
+
+
+KEYS = {f"c{number % 4}/{number:02d}.jpg": "v1" for number in range(12)}
+
+
+def test_what_is_recorded_is_there_after_a_restart_and_nothing_else(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    kept = stage(cache, dataset, [1, 2, 5])
+    lost = build(cache, dataset, [3, 4])
+    cache.publish(dataset, lost)  # readers have it, but the crash comes before it is durable
+    (cache.scratch / "half-a-shard").write_bytes(b"...")
+    assert dataset.resident().tolist() == [1, 2, 3, 4, 5]
+    lost_path = cache.path_of(dataset, lost)
+    cache.close()
+    again = Cache(config_of(tmp_path))
+    assert again.datasets["data"].resident().tolist() == [1, 2, 5]
+    assert again.budget.used_bytes == kept.bytes
+    assert not lost_path.exists()
+    assert list(again.scratch.iterdir()) == []
+    assert check_books(again, set()) == []
+    number, _ = again.next_shard(again.datasets["data"], "arrow")
+    assert number > lost.number  # a reader may still map the lost one
+    again.close()
+
+
+def test_a_reader_that_has_the_index_mapped_goes_on_after_a_restart(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    words = scan(cache, KEYS).index.words
+    stage(cache, cache.datasets["data"], [0])
+    cache.close()
+    again = Cache(config_of(tmp_path))
+    stage(again, again.datasets["data"], [7])
+    assert np.flatnonzero(is_resident(words)).tolist() == [0, 7]
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["unlink", "truncate"])
+def test_a_row_without_its_whole_shard_is_dropped_at_the_start(tmp_path: Path, damage: str) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [0, 1])
+    bad = stage(cache, dataset, [2, 3])
+    cache.close()
+    path = cache.path_of(dataset, bad)
+    path.unlink() if damage == "unlink" else os.truncate(path, 100)
+    again = Cache(config_of(tmp_path))
+    assert again.datasets["data"].resident().tolist() == [0, 1]
+    assert check_books(again, set()) == []
+    again.close()
+
+
+def test_unchanged_samples_stay_staged_when_the_source_changes(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, list(range(12)))
+    cache.record_failures(dataset, [])
+    changed = {**KEYS, "c0/00.jpg": "v2", "a/new.jpg": "v1"}
+    del changed["c1/05.jpg"]
+    now = scan(cache, changed)
+    missing = {now.manifest.key(number) for number in range(len(now.manifest))} - {
+        now.manifest.key(int(number)) for number in now.resident()
+    }
+    assert missing == {"c0/00.jpg", "a/new.jpg"}
+    cache.close()
+    again = Cache(config_of(tmp_path))
+    assert again.datasets["data"].resident().tolist() == now.resident().tolist()
+    assert check_books(again, set()) == []
+    assert len(list((tmp_path / "cache/datasets/data").glob("manifest-*"))) == 1
+    assert len(list((tmp_path / "cache/datasets/data").glob("index-*"))) == 1
+    again.close()
+
+
+def test_another_recipe_has_its_own_samples_and_the_old_ones_can_be_evicted(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    old = stage(cache, scan(cache, KEYS), [0, 1])
+    other = DatasetSpec(
+        "data", SPEC.source, "folder", check_recipe({"kind": "image", "resize": 3, "crop": 2})
+    )
+    dataset = scan(cache, KEYS, other)
+    assert dataset.resident().tolist() == []
+    assert scan(cache, KEYS).resident().tolist() == [0, 1]  # and back again
+    assert scan(cache, KEYS, other).resident().tolist() == []
+    cache.evict([old])
+    assert len(cache.catalog.datasets()) == 1
+    assert check_books(cache, set()) == []
+    cache.close()
+
+
+def test_a_failed_sample_is_remembered_and_one_that_may_heal_is_forgiven(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    cache.record_failures(dataset, [Failure(1, "corrupt", "bad"), Failure(2, "missing", "gone")])
+    cache.close()
+    again = Cache(config_of(tmp_path))
+    dataset = again.datasets["data"]
+    assert dataset.failed().tolist() == [1, 2]
+    again.forgive(dataset, np.arange(12))
+    assert dataset.failed().tolist() == [1]
+    assert [(row.sample, row.reason) for row in again.catalog.failures(dataset.id)] == [(1, "corrupt")]
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["scramble", "truncate", "empty"])
+def test_a_catalog_that_cannot_be_read_is_made_anew_from_the_shards(tmp_path: Path, damage: str) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [3, 1])
+    stage(cache, dataset, [0, 7], "lmdb")
+    rotten = stage(cache, dataset, [8, 9])
+    cache.close()
+    path = cache.path_of(dataset, rotten)
+    data = bytearray(path.read_bytes())
+    at = data.find(bytes([8] * 12))
+    data[at] ^= 1
+    path.write_bytes(data)
+    catalog = tmp_path / "cache/catalog.db"
+    size = catalog.stat().st_size
+    if damage == "scramble":
+        catalog.write_bytes(os.urandom(size))
+    elif damage == "truncate":
+        os.truncate(catalog, size // 3)
+    else:
+        catalog.write_bytes(b"")
+    again = Cache(config_of(tmp_path))
+    assert again.datasets["data"].resident().tolist() == [0, 1, 3, 7]
+    assert check_books(again, set()) == []
+    assert again.next_shard(again.datasets["data"], "arrow")[0] > rotten.number
+    again.close()
+
+
+def test_a_second_owner_is_told_who_the_first_is_and_changes_nothing(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    (cache.scratch / "under-way").write_bytes(b"...")
+    code = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
+        "from test_cache import Cache, config_of\n"
+        "Cache(config_of(Path(sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert CacheOwned.__name__ in done.stderr
+    assert str(os.getpid()) in done.stderr
+    assert (cache.scratch / "under-way").exists()
+    cache.close()
+
+
+def test_a_directory_with_other_peoples_files_is_not_taken_for_a_cache(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/thesis.tex").write_text("...")
+    with pytest.raises(CacheError, match="not a stager cache"):
+        Cache(config_of(tmp_path))
+    assert (tmp_path / "cache/thesis.tex").exists()
+
+
+def test_a_cache_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    Cache(config_of(tmp_path)).close()
+    (tmp_path / "cache/CACHE").write_text("stager cache 2\n")
+    with pytest.raises(CacheError, match="another version"):
+        Cache(config_of(tmp_path))
+
+
+def test_what_is_over_capacity_or_would_eat_the_reserve_is_refused(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    cache.budget.take(6 * 10**8)
+    with pytest.raises(NoSpace, match="capacity"):
+        cache.budget.take(6 * 10**8)
+    cache.budget.settle(6 * 10**8, 10)
+    assert (cache.budget.used_bytes, cache.budget.reserved_bytes) == (10, 0)
+    cache.budget.reserve = Amount(fraction=1.0)
+    with pytest.raises(NoSpace, match="reserve"):
+        cache.budget.take(1)
+    cache.close()
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Any order of staging, crashing, evicting, failing and re-scanning keeps the books straight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(os.environ["PYTEST_CACHE_MACHINE"]) / f"{time.monotonic_ns()}"
+        self.root.mkdir()
+        self.cache = Cache(config_of(self.root))
+        self.staged: set[tuple[str, str]] = set()  # (key, version) that the catalog should have
+        self.versions = dict(KEYS)
+        self.shards: list[ShardRow] = []
+
+    @initialize()
+    def first_scan(self) -> None:
+        self.dataset = scan(self.cache, self.versions)
+
+    def identity(self, sample: int) -> tuple[str, str]:
+        info = self.dataset.manifest.info(sample)
+        return info.key, info.version
+
+    @rule(start=st.integers(0, 11), count=st.integers(1, 5), shard_format=st.sampled_from(["arrow", "lmdb"]),
+          recorded=st.booleans())  # fmt: skip
+    def stage(self, start: int, count: int, shard_format: str, recorded: bool) -> None:
+        samples = list(range(start, min(start + count, len(self.dataset.manifest))))
+        if not samples:
+            return
+        row = build(self.cache, self.dataset, samples, shard_format)
+        self.cache.publish(self.dataset, row)
+        if recorded:
+            self.cache.budget.settle(0, row.bytes)
+            self.cache.catalog.add_shard(row)
+            self.staged |= {self.identity(sample) for sample in samples}
+        else:
+            self.crash()
+
+    @rule()
+    def crash(self) -> None:
+        """As after kill -9: whatever was in memory is gone."""
+        self.cache.close()
+        (self.cache.scratch / "torn").write_bytes(b"?")
+        self.cache = Cache(config_of(self.root))
+        self.dataset = self.cache.datasets["data"]
+
+    @rule(sample=st.integers(0, 11), version=st.sampled_from(["v1", "v2"]))
+    def source_changes(self, sample: int, version: str) -> None:
+        key = sorted(KEYS)[sample]
+        self.versions[key] = version
+        self.dataset = scan(self.cache, self.versions)
+
+    @rule(sample=st.integers(0, 11))
+    def source_loses(self, sample: int) -> None:
+        if len(self.versions) > 1:
+            self.versions.pop(sorted(KEYS)[sample], None)
+            self.dataset = scan(self.cache, self.versions)
+
+    @precondition(lambda self: self.cache.catalog.shards())
+    @rule(which=st.integers(0, 100))
+    def evict(self, which: int) -> None:
+        shards = self.cache.catalog.shards()
+        self.cache.evict([shards[which % len(shards)]])
+        left = self.cache.catalog.shards()
+        self.staged = set()
+        for row in left:
+            path = self.cache.path_of(self.dataset, row)
+            self.staged |= set(FORMATS[row.format].open(path).identities())
+
+    @invariant()
+    def every_word_points_at_the_right_sample(self) -> None:
+        if not hasattr(self, "dataset"):
+            return
+        words = self.dataset.index.words
+        rows = {row.number: row for row in self.cache.catalog.shards()}
+        for sample in np.flatnonzero(is_resident(words)).tolist():
+            row = rows[int(shard_of(words[sample : sample + 1])[0])]
+            shard = FORMATS[row.format].open(self.cache.path_of(self.dataset, row))
+            assert self.identity(sample) in shard.identities()
+        assert not is_failed(words).any()
+
+    @invariant()
+    def what_the_catalog_has_is_resident_and_nothing_is_left_over(self) -> None:
+        if not hasattr(self, "dataset"):
+            return
+        here = {self.identity(int(number)) for number in self.dataset.resident()}
+        now = {self.identity(number) for number in range(len(self.dataset.manifest))}
+        assert here == self.staged & now
+        assert check_books(self.cache, set()) == []
+        assert self.cache.budget.used_bytes == sum(row.bytes for row in self.cache.catalog.shards())
+
+    def teardown(self) -> None:
+        self.cache.close()
+        shutil.rmtree(self.root)
+
+
+@pytest.mark.timeout(300)
+def test_any_order_of_events_keeps_the_books_straight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    monkeypatch.setenv("PYTEST_CACHE_MACHINE", str(tmp_path))
+    run_state_machine_as_test(
+        CacheMachine, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
+    )

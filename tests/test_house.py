@@ -1,0 +1,224 @@
+"""The rules of the house that a person would forget: who imports whom, and what is never used."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import stager
+
+ROOT = Path(__file__).parent.parent
+FILE_LINES_MAX = 400
+
+# Where each package is, and how its files are called when they are imported.
+PACKAGES = {"stager": ROOT, "stagerd": ROOT / "service", "stager_client": ROOT / "clients"}
+OUR_FILES = sorted(path for name, root in PACKAGES.items() for path in (root / name).rglob("*.py"))
+OTHER_FILES = sorted(path for name in ("bench", "examples") for path in (ROOT / name).rglob("*.py"))
+
+# The arrows. A layer may import itself and these modules, and what is under them. `stager` stands for each
+# module of the core that has no line of its own. There is no default: a new package needs a line.
+SHARED = {"stager.errors", "stager.model"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "stager.errors": set(),
+    "stager.model": {"stager.errors"},
+    "stager.sources": SHARED,
+    "stager.layouts": SHARED,
+    "stager.recipes": SHARED,
+    "stager.shards": SHARED,
+    "stager": {"stager"},
+    "stager.cli": {"stager"},
+    "stager.__main__": {"stager.cli"},
+    "stagerd": {"stager"},
+    "stager_client": {
+        *SHARED,
+        *(
+            "stager.order",
+            "stager.index",
+            "stager.shards",
+            "stager.manifest",
+            "stager.subset",
+            "stager.where",
+        ),
+        *("stager.config", "stager.control", "stager.dataset"),
+    },
+}
+
+# What is used in these places only. A folder ends in a slash.
+SERVICE, CLI, SOURCES = "service/stagerd/", "stager/cli/", "stager/sources/"
+RECIPES, CLIENTS = "stager/recipes/", "clients/stager_client/"
+THREADS = (
+    *("stager/stage.py", "stager/worker.py", "stager/workers.py", "stager/staging.py"),
+    *(
+        "stager/job.py",
+        "stager/owner.py",
+        "stager/wants.py",
+        "service/stagerd/daemon.py",
+        "clients/stager_client/session.py",
+    ),
+    *(CLI, SOURCES),
+)
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "asyncio": (SERVICE,),
+    "boto3": (SOURCES,),
+    "botocore": (SOURCES,),
+    "concurrent": THREADS,
+    "fastapi": (SERVICE,),
+    "multiprocessing": THREADS,
+    "obstore": (SOURCES,),
+    "PIL": (RECIPES,),
+    "rich": (CLI,),
+    "simplejpeg": (RECIPES, CLIENTS),
+    "sqlite3": ("stager/catalog.py",),
+    "starlette": (SERVICE,),
+    "subprocess": THREADS,
+    "tensorflow": ("clients/stager_client/tensorflow.py",),
+    "threading": THREADS,
+    "torch": ("stager/recipes/resize.py", "clients/stager_client/torch.py"),
+    "typer": (CLI,),
+    "uvicorn": (SERVICE,),
+}
+
+# Ways in which data becomes code.
+NEVER_IMPORTED = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
+NEVER_CALLED = {
+    "eval",
+    "exec",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "torch.load",
+    "yaml.load",
+    "yaml.unsafe_load",
+}
+NEVER_TRUE = {"shell", "allow_pickle"}
+
+# What a training process must not pay for, or must not have at all, when it imports the client.
+NOT_IN_A_READER = {"boto3", "botocore", "obstore", "PIL", "fastapi", "torch", "tensorflow", "typer", "rich"}
+
+
+def name_of(path: Path) -> str:
+    """How a file is shown: its path in the repository."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_of(path: Path) -> str:
+    package = next(name for name, root in PACKAGES.items() if path.is_relative_to(root / name))
+    parts = path.relative_to(PACKAGES[package]).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), name_of(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Each module a file imports, wherever in it. `from a import b` gives a.b, since b may be a module."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: imports are absolute here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def under(module: str, parent: str) -> bool:
+    return module == parent or module.startswith(f"{parent}.")
+
+
+def layer_of(module: str) -> str:
+    """The line of MAY_IMPORT a module of ours stands in: its first two parts, or its package."""
+    two = ".".join(module.split(".")[:2])
+    return two if two in MAY_IMPORT else module.split(".", 1)[0]
+
+
+@pytest.mark.parametrize("path", OUR_FILES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    layer = layer_of(module_of(path))
+    allowed = {layer, *MAY_IMPORT[layer]}
+    for module in imports(path):
+        if module.split(".", 1)[0] not in PACKAGES or under(module, "stager.__version__"):
+            continue
+        assert any(under(module, parent) for parent in allowed), f"{name_of(path)} may not import {module}"
+        if layer == "stager":
+            assert not under(module, "stager.cli"), f"{name_of(path)} may not import {module}"
+
+
+def test_every_package_has_its_arrows() -> None:
+    folders = {path.parent for path in OUR_FILES if path.name == "__init__.py"}
+    assert {module_of(folder / "__init__.py") for folder in folders} <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", OUR_FILES, ids=name_of)
+def test_libraries_stay_in_their_places(path: Path) -> None:
+    for module in imports(path):
+        places = ONLY_IN.get(module.split(".", 1)[0])
+        here = name_of(path)
+        assert places is None or any(
+            here.startswith(place) if place.endswith("/") else here == place for place in places
+        ), f"{here} may not import {module}: only {', '.join(places)}"
+
+
+@pytest.mark.parametrize("path", OUR_FILES + OTHER_FILES, ids=name_of)
+def test_data_never_becomes_code(path: Path) -> None:
+    for module in imports(path):
+        assert module.split(".", 1)[0] not in NEVER_IMPORTED, f"{name_of(path)} imports {module}"
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            where = f"{name_of(path)}:{node.lineno}"
+            called = ast.unparse(node.func)
+            assert called not in NEVER_CALLED, f"{where}: {called}()"
+            for keyword in node.keywords:
+                off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+                assert keyword.arg not in NEVER_TRUE or off, f"{where}: {keyword.arg}= must be False"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "eval('1')",
+        "os.system('ls')",
+        "f(shell=True)",
+        "f(shell=x)",
+    ],
+)
+def test_the_rule_about_code_sees_through(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "bad.py"
+    path.write_text(f"def f():\n    {line}\n")
+    with pytest.raises(AssertionError, match=r"bad\.py"):
+        test_data_never_becomes_code(path)
+
+
+@pytest.mark.parametrize("path", OUR_FILES, ids=name_of)
+def test_files_stay_short(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= FILE_LINES_MAX, f"{name_of(path)} has {lines} lines: split it by noun"
+
+
+def test_one_version_is_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    newest = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
+    assert newest is not None
+    assert project["version"] == stager.__version__ == newest[1]
+
+
+@pytest.mark.parametrize("module", [module_of(path) for path in OUR_FILES if "stager_client" in path.parts])
+def test_a_reader_imports_little(module: str) -> None:
+    framework = module.removeprefix("stager_client.")  # stager_client.torch has torch
+    if framework == "tensorflow":
+        pytest.importorskip("tensorflow")
+    code = f"import {module}, sys; print(*{{name.split('.')[0] for name in sys.modules}})"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert NOT_IN_A_READER & set(result.stdout.split()) <= {framework}

@@ -1,0 +1,252 @@
+"""The index: words, the mapped file, and what a reader sees while it is written."""
+
+import gc
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from make_golden import GOLDEN, MANIFEST, RECIPE, golden_words, write_index
+from shard_cases import files_no_larger_than
+
+from stager.errors import CacheError
+from stager.index import (
+    FAILED,
+    FORMAT_NAMES,
+    HEADER_BYTES,
+    IndexReader,
+    IndexWriter,
+    format_of,
+    is_failed,
+    is_resident,
+    pack_words,
+    row_of,
+    shard_of,
+)
+from stager.shards import FORMATS
+
+SAMPLES = 1000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pets.index"
+
+
+def open_writer(path: Path, samples: int = SAMPLES) -> IndexWriter:
+    return IndexWriter.open(path, samples, MANIFEST, RECIPE, path.parent)
+
+
+def open_reader(path: Path, samples: int = SAMPLES) -> IndexReader:
+    return IndexReader(path, samples, MANIFEST, RECIPE)
+
+
+# Words
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 2**24 - 1), min_size=1, max_size=20),
+    st.sampled_from(FORMAT_NAMES),
+)
+def test_a_word_says_what_was_packed(shard: int, rows: list[int], name: str) -> None:
+    words = pack_words(shard, np.array(rows), name)
+    assert words.dtype == np.uint64
+    assert set(shard_of(words).tolist()) == {shard}
+    assert row_of(words).tolist() == rows
+    assert {FORMAT_NAMES[number] for number in format_of(words)} == {name}
+    assert is_resident(words).all()
+    assert not is_failed(words).any()
+
+
+def test_a_word_is_laid_out_as_the_format_says() -> None:
+    (word,) = pack_words(0x89ABCDEF, np.array([0x123456]), "lmdb")
+    assert int(word) == 1 << 63 | 1 << 60 | 0x89ABCDEF << 24 | 0x123456
+
+
+def test_nothing_and_failed_are_not_resident() -> None:
+    words = np.array([0, FAILED, FAILED | pack_words(3, np.array([1]), "arrow")[0]], np.uint64)
+    assert not is_resident(words).any()
+    assert is_failed(words).tolist() == [False, True, True]
+
+
+def test_what_does_not_fit_a_word_is_refused() -> None:
+    for shard, row in ((2**32, 0), (-1, 0), (0, 2**24), (0, -1)):
+        with pytest.raises(ValueError, match="does not fit a word"):
+            pack_words(shard, np.array([row]), "arrow")
+    assert len(pack_words(0, np.array([], np.int64), "arrow")) == 0
+
+
+def test_every_shard_format_has_a_number() -> None:
+    assert set(FORMAT_NAMES) == set(FORMATS)
+
+
+# The file
+
+
+def test_a_reader_sees_what_is_published_and_cleared(path: Path) -> None:
+    writer, reader = open_writer(path), open_reader(path)
+    assert len(reader.words) == SAMPLES
+    assert not reader.words.any()
+    numbers = np.array([5, 7, 999])
+    words = pack_words(12, np.array([2, 1, 0]), "arrow")
+    writer.publish(numbers, words)
+    writer.publish(np.array([8]), np.array([FAILED]))
+    assert reader.words[numbers].tolist() == words.tolist()
+    assert np.flatnonzero(is_failed(reader.words)).tolist() == [8]
+    assert reader.evictions == 0
+    writer.clear(numbers[:2])
+    assert np.flatnonzero(reader.words).tolist() == [8, 999]
+    assert (reader.evictions, writer.evictions) == (1, 1)
+    writer.clear(numbers[:0])
+    assert reader.evictions == 1
+
+
+def test_replacing_all_keeps_the_readers(path: Path) -> None:
+    writer, reader = open_writer(path), open_reader(path)
+    words = pack_words(1, np.arange(SAMPLES), "arrow")
+    writer.replace_all(words)
+    assert (reader.words == words).all()
+    assert reader.evictions == 0  # nothing was taken away
+    words[10:20] = pack_words(2, np.arange(10), "lmdb")
+    words[30] = 0
+    writer.replace_all(words)
+    assert (reader.words == words).all()
+    assert reader.evictions == 1
+
+
+def test_a_restart_opens_the_index_that_is_there(path: Path) -> None:
+    writer = open_writer(path)
+    reader = open_reader(path)
+    writer.publish(np.array([3]), pack_words(1, np.array([1]), "arrow"))
+    writer.close()
+    again = open_writer(path)
+    assert np.flatnonzero(again.words).tolist() == [3]
+    again.clear(np.array([3]))
+    assert not reader.words.any()  # still the same file
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_readers_cannot_write(path: Path) -> None:
+    open_writer(path)
+    words = open_reader(path).words
+    with pytest.raises(ValueError, match="read-only"):
+        words[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        words.flags.writeable = True
+
+
+def test_closed_means_unmapped(path: Path) -> None:
+    writer = open_writer(path)
+    writer.close()
+    writer.close()
+    gc.collect()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_an_index_of_no_samples(path: Path) -> None:
+    writer = open_writer(path, 0)
+    writer.replace_all(np.zeros(0, np.uint64))
+    assert len(open_reader(path, 0).words) == 0
+
+
+def test_its_blocks_are_reserved_before_anyone_stores(path: Path) -> None:
+    open_writer(path, 100_000)
+    assert path.stat().st_blocks * 512 >= path.stat().st_size
+    path.unlink()
+    with files_no_larger_than(1000), pytest.raises(CacheError, match="no index made: File too large"):
+        open_writer(path)
+    assert list(path.parent.iterdir()) == []
+
+
+BROKEN = {
+    "missing": None,
+    "empty": b"",
+    "short": b"STGRIDX1",
+    "other magic": b"STGRIDX2" + bytes(HEADER_BYTES - 8 + SAMPLES * 8),
+    "newer": struct.pack("<8sII", b"STGRIDX1", 2, 0) + bytes(HEADER_BYTES - 16 + SAMPLES * 8),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_index_is_refused_by_readers_and_replaced_by_the_service(path: Path, case: str) -> None:
+    content = BROKEN[case]
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CacheError, match=str(path)):
+        open_reader(path)
+    assert len(open_writer(path).words) == SAMPLES
+    assert len(open_reader(path).words) == SAMPLES
+
+
+def test_an_index_cut_short_or_of_something_else_is_refused(path: Path) -> None:
+    open_writer(path).publish(np.array([1]), np.array([FAILED]))
+    for samples, manifest, recipe in (
+        (SAMPLES - 1, MANIFEST, RECIPE),
+        (SAMPLES, RECIPE, RECIPE),
+        (SAMPLES, MANIFEST, MANIFEST),
+    ):
+        with pytest.raises(CacheError, match="another manifest or recipe"):
+            IndexReader(path, samples, manifest, recipe)
+    for size in range(HEADER_BYTES + SAMPLES * 8 - 1, -1, -97):
+        os.truncate(path, size)
+        with pytest.raises(CacheError):
+            open_reader(path)
+    assert not open_writer(path).words.any()
+
+
+def test_a_reader_of_another_process_never_sees_half_a_word(path: Path) -> None:
+    samples = 4096
+    writer = open_writer(path, samples)
+    ones, twos = (
+        pack_words(0x01010101 * digit, np.full(samples, 0x010101 * digit), "arrow") for digit in (0x11, 0x22)
+    )
+    program = f"""
+        import numpy as np
+        from pathlib import Path
+        from stager.index import IndexReader
+        words = IndexReader(Path({str(path)!r}), {samples}, {MANIFEST!r}, {RECIPE!r}).words
+        allowed = np.array([0, {ones[0]}, {twos[0]}], np.uint64)
+        seen = np.zeros(3, np.int64)
+        print("ready", flush=True)
+        for _ in range(15_000):
+            counts = (words.copy()[:, None] == allowed).sum(axis=0)
+            assert counts.sum() == {samples}, "torn"
+            seen += counts
+        print(*seen)
+        """
+    reader = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    )
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "ready\n"
+    everywhere = np.arange(samples)
+    while reader.poll() is None:
+        writer.publish(everywhere, ones)
+        writer.replace_all(twos)
+        writer.clear(everywhere)
+    assert reader.returncode == 0
+    assert min(map(int, reader.stdout.read().split())) > 0  # it did look while all three were there
+    reader.stdout.close()
+
+
+# Golden bytes
+
+
+def test_an_index_of_version_1_is_still_read() -> None:
+    words = golden_words()
+    reader = IndexReader(GOLDEN / "index-v1.index", len(words), MANIFEST, RECIPE)
+    assert reader.words.tolist() == words.tolist()
+    assert reader.evictions == 1
+
+
+def test_today_s_bytes_are_those_of_version_1(tmp_path: Path) -> None:
+    path = write_index(tmp_path)
+    same = path.read_bytes() == (GOLDEN / path.name).read_bytes()
+    assert same, "format changed: bump the version and add a golden file"

@@ -1,0 +1,158 @@
+"""Both shard formats keep the contract, and what only one of them promises."""
+
+import json
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from make_golden import GOLDEN, golden_header, golden_rows, write_shard
+from shard_cases import (
+    CASES,
+    IMAGE,
+    JPEG,
+    PATCH,
+    VECTOR,
+    array_for,
+    assert_same,
+    header_for,
+    make_row,
+    make_rows,
+)
+from shard_damage import DamageContract
+
+from stager.errors import ShardCorrupt, UsageError
+from stager.model import Row, checksum_of, sample_tag
+from stager.shards import FORMATS, open_shard, trailer, verify_shard
+from stager.shards.lmdb_writer import row_key
+
+
+class TestArrow(DamageContract):
+    name = "arrow"
+
+    def test_a_fixed_field_is_one_aligned_block(self, tmp_path: Path) -> None:
+        for count in range(1, 40):  # lengths of the texts before it vary with the count
+            rows = make_rows((IMAGE, PATCH, VECTOR), count)
+            reader = open_shard(self.write(tmp_path, (IMAGE, PATCH, VECTOR), rows))
+            images, vectors = reader.block("image"), reader.block("vector")
+            assert images is not None
+            assert vectors is not None
+            assert images.ctypes.data % 64 == 0
+            assert vectors.flags.aligned
+            assert images.tolist() == [row.arrays["image"].tolist() for row in rows]
+            assert reader.block("patch") is None
+            (tmp_path / "shard.arrow").unlink()
+
+    def test_rows_of_one_block_are_written_from_where_they_lie(
+        self, tmp_path: Path, monkeypatch: Any
+    ) -> None:
+        block = np.arange(9 * 90, dtype=np.uint8).reshape(9, 6, 5, 3)
+        rows = [make_row((IMAGE,), f"{at}", "v", {"image": block[at]}) for at in range(9)]
+        monkeypatch.setattr(np, "concatenate", lambda *_: pytest.fail("gathered"))
+        assert_same(open_shard(self.write(tmp_path, (IMAGE,), rows)), header_for((IMAGE,)), rows)
+
+    @pytest.mark.parametrize("order", [[0, 2, 3], [3, 2, 1, 0], [1, 1, 1], [4]])
+    def test_rows_of_one_block_with_gaps_are_gathered(self, tmp_path: Path, order: list[int]) -> None:
+        block = np.arange(5 * 90, dtype=np.uint8).reshape(5, 6, 5, 3)
+        rows = [make_row((IMAGE,), f"{at}", "v", {"image": block[at]}) for at in order]
+        assert_same(open_shard(self.write(tmp_path, (IMAGE,), rows)), header_for((IMAGE,)), rows)
+
+    def test_pyarrow_alone_reads_it(self, tmp_path: Path) -> None:
+        rows = make_rows(CASES["all kinds"], 6)
+        table = pa.ipc.open_file(self.write(tmp_path, CASES["all kinds"], rows)).read_all()
+        table.validate(full=True)
+        assert table["image"].to_pylist() == [row.arrays["image"].tobytes() for row in rows]
+        assert table["patch"].to_pylist() == [row.arrays["patch"].tobytes() for row in rows]
+        assert table["patch.shape"].to_pylist() == [list(row.arrays["patch"].shape) for row in rows]
+        assert table["photo"].to_pylist() == [row.arrays["photo"].tobytes() for row in rows]
+        assert table["key"].to_pylist() == [row.key.encode() for row in rows]
+        assert table["checksum"].to_pylist() == [row.checksum for row in rows]
+
+    def test_damage_to_arrow_s_own_structure_is_noticed(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, (IMAGE, PATCH), make_rows((IMAGE, PATCH), 3))
+        whole = path.read_bytes()
+        start = whole.index(make_rows((IMAGE,), 1)[0].arrays["image"].tobytes())
+        end = whole.rindex(trailer.MAGIC)
+        for at in [*range(start), *range(end, len(whole))]:
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << at % 8
+            path.write_bytes(damaged)
+            with pytest.raises(ShardCorrupt):
+                open_shard(path)
+
+
+class TestLmdb(DamageContract):
+    name = "lmdb"
+
+    @pytest.mark.parametrize(
+        "fields", [(IMAGE,), (IMAGE, VECTOR), (JPEG,)], ids=["inline", "two", "overflow"]
+    )
+    def test_lmdb_alone_reads_it(self, tmp_path: Path, fields: Any) -> None:
+        rows = make_rows(fields, 700)  # more than one leaf: the tree has a branch
+        path = self.write(tmp_path, fields, rows)
+        with (
+            lmdb.open(str(path), subdir=False, lock=False, readonly=True) as environment,
+            environment.begin() as transaction,
+        ):
+            values = dict(transaction.cursor())
+            assert len(values) == 702
+            for at, row in enumerate(rows):
+                expected = b"".join(row.arrays[field.name].tobytes() for field in fields)
+                assert values[row_key(at)].removeprefix(len(expected).to_bytes(8, "little")) == expected
+            table = pa.ipc.open_stream(values[b"rows"]).read_all()
+            assert table["checksum"].to_pylist() == [row.checksum for row in rows]
+            assert json.loads(values[b"stager"])["samples"] == 700
+
+    def test_it_keeps_no_blocks(self, tmp_path: Path) -> None:
+        assert open_shard(self.write(tmp_path, (IMAGE,), make_rows((IMAGE,), 2))).block("image") is None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_reader_loads_neither_pyarrow_nor_lmdb(name: str) -> None:
+    program = (
+        "import sys; sys.modules['lmdb'] = sys.modules['pyarrow'] = None\n"
+        "from pathlib import Path; from stager.shards import verify_shard\n"
+        f"assert verify_shard(Path({str(GOLDEN / f'shard-v1.{name}')!r})) == []"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_suffix_nobody_knows_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no shard format has the suffix '\.zip'"):
+        open_shard(tmp_path / "a.zip")
+
+
+def test_formats_are_called_by_their_suffix() -> None:
+    assert {name: f".{name}" for name in FORMATS} == {name: made.suffix for name, made in FORMATS.items()}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+class TestGolden:
+    def test_a_shard_of_version_1_is_still_read(self, name: str) -> None:
+        path = GOLDEN / f"shard-v1.{name}"
+        assert_same(open_shard(path), golden_header(), golden_rows())
+        assert verify_shard(path) == []
+
+    @pytest.mark.skipif(mmap.PAGESIZE != 4096, reason="LMDB's pages are the machine's")
+    def test_today_s_bytes_are_those_of_version_1(self, name: str, tmp_path: Path) -> None:
+        path = write_shard(tmp_path, name)
+        same = path.read_bytes() == (GOLDEN / path.name).read_bytes()
+        assert same, "format changed: bump the version and add a golden file"
+
+
+def test_a_checksum_names_the_sample_the_recipe_and_the_shape() -> None:
+    array = array_for(VECTOR, 1)
+    tag = sample_tag("key", "v1")
+    same = checksum_of(tag, "c3" * 16, (VECTOR,), {"vector": array})
+    assert same == Row("key", "v1", {"vector": array}, same).checksum
+    assert same != checksum_of(sample_tag("key", "v2"), "c3" * 16, (VECTOR,), {"vector": array})
+    assert same != checksum_of(tag, "c4" * 16, (VECTOR,), {"vector": array})
+    flat, square = np.zeros((1, 2, 4), "f4"), np.zeros((2, 2, 2), "f4")
+    assert checksum_of(tag, "c3" * 16, (PATCH,), {"patch": flat}) != checksum_of(
+        tag, "c3" * 16, (PATCH,), {"patch": square}
+    )

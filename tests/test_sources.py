@@ -1,0 +1,166 @@
+"""What every source promises, asked of each; what asking again adds; and how a source is opened."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contracts import Place, SourceContract
+from places import BucketPlace, FolderPlace, Wrap, bare
+from s3server import S3Server
+
+from stager.errors import SampleError, SourceBusy, UsageError
+from stager.model import ObjectInfo, SourceSpec
+from stager.sources import open_source
+from stager.sources.retry import RetryingSource
+from stager.sources.s3 import BotoSource
+from stager.sources.s3_obstore import ObstoreSource
+
+
+@pytest.fixture(params=[bare, RetryingSource])
+def wrap(request: pytest.FixtureRequest) -> Wrap:
+    wrap: Wrap = request.param
+    return wrap
+
+
+class TestDirectory(SourceContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path, wrap: Wrap) -> Place:
+        return FolderPlace(tmp_path, wrap)
+
+
+class TestBoto(SourceContract):
+    @pytest.fixture
+    def place(self, s3: S3Server, wrap: Wrap) -> Place:
+        return BucketPlace(s3, BotoSource, wrap)
+
+
+class TestObstore(SourceContract):
+    @pytest.fixture
+    def place(self, s3: S3Server, wrap: Wrap) -> Place:
+        return BucketPlace(s3, ObstoreSource, wrap)
+
+
+class BusySource:
+    """Objects a to e. `busy`: for each scan or read to come, how many objects it gives before it fails."""
+
+    def __init__(self, *busy: int) -> None:
+        self.busy = list(busy)
+        self.infos = [ObjectInfo(key, 1, "v") for key in "abcde"]
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        given = self.busy.pop(0) if self.busy else None
+        yield from self.infos[:given]
+        if given is not None:
+            raise SourceBusy("slow down")
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        if self.busy:
+            self.busy.pop(0)
+            raise SourceBusy("slow down")
+        return memoryview(info.key.encode())
+
+
+@pytest.fixture
+def slept() -> list[float]:
+    return []
+
+
+def test_a_busy_read_is_asked_again_after_each_wait(slept: list[float]) -> None:
+    source = RetryingSource(BusySource(0, 0), waits_s=(1, 2, 4), sleep=slept.append)
+    assert bytes(source.read(ObjectInfo("a", 1, "v"))) == b"a"
+    assert slept == [1, 2]
+
+
+def test_the_last_busy_comes_through(slept: list[float]) -> None:
+    source = RetryingSource(BusySource(0, 0, 0), waits_s=(1, 2), sleep=slept.append)
+    with pytest.raises(SourceBusy):
+        source.read(ObjectInfo("a", 1, "v"))
+    with pytest.raises(SourceBusy):
+        list(RetryingSource(BusySource(0, 1, 2), waits_s=(1, 2), sleep=slept.append).scan())
+    assert slept == [1, 2, 1, 2]
+
+
+def test_an_error_of_another_kind_is_not_asked_again(slept: list[float]) -> None:
+    class Refusing(BusySource):
+        def read(self, info: ObjectInfo) -> memoryview:
+            raise SampleError("missing", info.key)
+
+    with pytest.raises(SampleError):
+        RetryingSource(Refusing(), sleep=slept.append).read(ObjectInfo("a", 1, "v"))
+    assert slept == []
+
+
+@pytest.mark.parametrize("busy", [(0,), (3,), (5,), (0, 2, 1), (4, 0, 4)])
+def test_a_scan_that_breaks_goes_on_where_it_ended(slept: list[float], busy: tuple[int, ...]) -> None:
+    source = RetryingSource(BusySource(*busy), waits_s=(1, 2, 4), sleep=slept.append)
+    assert [info.key for info in source.scan()] == list("abcde")
+    assert len(slept) == len(busy)
+
+
+def test_waits_are_never_in_step(monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:
+    monkeypatch.setattr("stager.sources.retry.time.sleep", slept.append)
+    for _ in range(50):
+        with pytest.raises(SourceBusy):
+            RetryingSource(BusySource(0, 0), waits_s=(10,)).read(ObjectInfo("a", 1, "v"))
+    assert 5 <= min(slept) < 9
+    assert 11 < max(slept) <= 15
+
+
+@pytest.mark.parametrize("url", ["{path}", "file://{path}", "FILE://localhost{path}", "~/with space"])
+def test_a_path_or_a_file_url_is_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "with space"
+    FolderPlace(path).put("a", b"")
+    name = str(path).replace(" ", "%20") if "://" in url else str(path)
+    assert [info.key for info in open_source(SourceSpec(url.format(path=name))).scan()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "gs://bucket/a",
+        "https://user:password@host/a",
+        "file://host/a",
+        "s3://",
+        "s3:///a",
+        "s3://id:key@b/",
+    ],
+)
+def test_a_url_we_cannot_read_is_a_usage_error_with_a_hint_and_without_secrets(url: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        open_source(SourceSpec(url))
+    assert raised.value.hint
+    assert "password" not in raised.value.message
+    assert "id:key" not in raised.value.message
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_packages_for_s3_are_not_imported_for_a_directory(tmp_path: Path) -> None:
+    code = (
+        "import sys; from stager.model import SourceSpec; from stager.sources import open_source;"
+        f"list(open_source(SourceSpec({str(tmp_path)!r})).scan());"
+        "print({'boto3', 'botocore', 'obstore'} & set(sys.modules))"
+    )
+    assert python(code) == "set()\n"
+
+
+@pytest.mark.parametrize("package", ["boto3", "obstore"])
+def test_a_missing_package_is_named_with_the_way_to_install_it(package: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from stager.errors import StagerError; from stager.model import SourceSpec\n"
+        "from stager.sources import open_source\n"
+        "try: open_source(SourceSpec('s3://bucket'))\n"
+        "except StagerError as error: print(error.message, error.hint)\n"
+    )
+    said = python(code)
+    assert f"the package {package}" in said
+    assert "pip install 'stager[service]'" in said

@@ -1,0 +1,224 @@
+"""S3 when things go wrong on the wire: the right error, in bounded time, and never a wrong byte."""
+
+import logging
+import os
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import faultserver as fault
+import pytest
+from contracts import only, refusal
+from faultserver import BUCKET, Fault, FaultServer, error
+
+from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound
+from stager.model import SourceSpec
+from stager.sources.retry import RetryingSource
+from stager.sources.s3 import BotoSource, Limits
+from stager.sources.s3_obstore import ObstoreSource
+
+S3Source = BotoSource | ObstoreSource
+DATA = bytes(range(256)) * 400
+LIMITS = Limits(connect_s=1, silence_s=0.3, answer_s=0.6)
+BOUND_S = 10.0  # far above the limits, far below for ever
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    with fault.fault_server() as server:
+        server.objects["a"] = DATA
+        yield server
+
+
+@pytest.fixture(params=[BotoSource, ObstoreSource])
+def source(request: pytest.FixtureRequest, server: FaultServer) -> S3Source:
+    kind: type[S3Source] = request.param
+    return kind(SourceSpec(f"s3://{BUCKET}", endpoint_url=server.endpoint_url), LIMITS)
+
+
+def asked_again(source: S3Source) -> RetryingSource:
+    return RetryingSource(source, waits_s=(0, 0), sleep=lambda _: None)
+
+
+BUSY: list[Fault] = [
+    error(503, "SlowDown"), error(503, ""), error(500, "InternalError"), error(429, "TooManyRequests"),
+    fault.truncated, fault.truncated_without_length, fault.reset, fault.stalled, fault.silent, fault.dripping,
+    fault.damaged,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BUSY)
+def test_what_may_pass_is_busy_soon_and_asked_again_gives_the_bytes(
+    server: FaultServer, source: S3Source, broken: Fault
+) -> None:
+    info = only(source)
+    started = time.monotonic()
+    server.fail("a", broken)
+    with pytest.raises(SourceBusy) as raised:
+        source.read(info)
+    assert raised.value.message.startswith(f"s3://{BUCKET}/a: ")
+    server.fail("a", broken)
+    assert bytes(asked_again(source).read(info)) == DATA
+    assert time.monotonic() - started < BOUND_S
+
+
+def test_nobody_below_asks_again(server: FaultServer, source: S3Source) -> None:
+    info = only(source)
+    server.fail("a", *[error(503, "SlowDown")] * 3)
+    with pytest.raises(SourceBusy):
+        asked_again(source).read(info)
+    assert server.asked.count(f"/{BUCKET}/a") == 3
+
+
+READ_ERRORS = [
+    (error(403, "AccessDenied"), "forbidden", ""),
+    (error(403, ""), "forbidden", ""),
+    (error(403, "InvalidObjectState"), "forbidden", "archived"),
+    (error(404, "NoSuchKey"), "missing", ""),
+    (error(404, ""), "missing", ""),
+    (error(412, "PreconditionFailed"), "changed", ""),
+    (error(412, ""), "changed", ""),
+    (error(400, "SomethingNew"), "unreadable", "SomethingNew"),
+    (fault.another_version, "changed", "etag is 0000"),
+]
+
+
+@pytest.mark.parametrize(("broken", "reason", "what"), READ_ERRORS)
+def test_what_concerns_one_object_is_an_error_of_that_sample(
+    server: FaultServer, source: S3Source, broken: Fault, reason: str, what: str
+) -> None:
+    info = only(source)
+    server.fail("a", broken)
+    refused = refusal(source, info)
+    assert refused.reason == reason
+    assert what in refused.message
+
+
+SOURCE_ERRORS = [
+    (404, "NoSuchBucket", SourceNotFound, "no such bucket"),
+    (301, "PermanentRedirect", SourceNotFound, "another region"),
+    (400, "AuthorizationHeaderMalformed", SourceNotFound, "another region"),
+    (403, "InvalidAccessKeyId", SourceForbidden, "does not know this access key"),
+    (403, "SignatureDoesNotMatch", SourceForbidden, "secret key does not fit"),
+    (400, "ExpiredToken", SourceForbidden, "have expired"),
+    (400, "InvalidToken", SourceForbidden, "session token"),
+    (403, "RequestTimeTooSkewed", SourceForbidden, "the clock of this machine is wrong"),
+    (503, "SlowDown", SourceBusy, "slow down"),
+    (500, "InternalError", SourceBusy, "the server failed"),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "kind", "what"), SOURCE_ERRORS)
+def test_what_concerns_the_source_is_said_in_one_line_with_a_hint_and_no_secret(
+    server: FaultServer, source: S3Source, status: int, code: str, kind: type[SourceError], what: str
+) -> None:
+    info = only(source)
+    broken = error(status, code, message="x-amz-security-token:canary")
+    server.fail("a", broken)
+    server.fail("", broken)
+    with pytest.raises(kind, match=what) as read:
+        source.read(info)
+    with pytest.raises(kind, match=what) as scanned:
+        list(source.scan())
+    for raised in (read, scanned):
+        assert raised.value.hint
+        assert raised.value.message.isprintable()
+        assert "canary" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind"), [(error(403, "AccessDenied"), SourceForbidden), (fault.truncated, SourceBusy)]
+)
+def test_a_listing_that_fails_is_an_error_of_the_source(
+    server: FaultServer, source: S3Source, broken: Fault, kind: type[SourceError]
+) -> None:
+    server.fail("", broken)
+    with pytest.raises(kind):
+        list(source.scan())
+
+
+def test_a_listing_that_breaks_at_a_later_page_goes_on(server: FaultServer, source: S3Source) -> None:
+    server.objects |= {f"{number:05}": b"" for number in range(2500)}
+    server.fail("", fault.good, error(503, "SlowDown"), fault.good, fault.good, fault.truncated)
+    assert [info.key for info in asked_again(source).scan()] == sorted(server.objects)
+
+
+def test_a_listing_out_of_order_is_refused_for_a_scan_promises_order(
+    server: FaultServer, source: S3Source
+) -> None:
+    server.keys = lambda start, count: ["z", "b", "y"]  # type: ignore[method-assign]
+    server.objects |= dict.fromkeys("bzy", b"")
+    reference = source if isinstance(source, BotoSource) else source.reference
+    assert [info.key for info in reference.scan()] == ["b", "y", "z"]  # small disorder is put right
+    server.keys = lambda start, count: ["z", "b", "y", "b"]  # type: ignore[method-assign]
+    with pytest.raises(SourceError, match="out of order"):
+        list(source.scan())
+
+
+def test_bytes_that_are_damaged_differently_each_time_are_never_given_out(
+    server: FaultServer, source: S3Source
+) -> None:
+    info = only(source)
+    for _ in range(3):
+        server.fail("a", fault.damaged, fault.good)
+        with pytest.raises(SourceBusy, match="damaged on the way"):
+            source.read(info)
+    assert bytes(source.read(info)) == DATA
+
+
+def test_etags_that_look_like_md5_but_are_none_are_found_out_once(
+    server: FaultServer, source: S3Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.etags["a"] = "5ee8e4f0a1d14ab5a4d3ad5f5be2b0c7"  # as with SSE-KMS
+    info = only(source)
+    for reads in (2, 1, 1):
+        server.asked.clear()
+        assert bytes(source.read(info)) == DATA
+        assert len(server.asked) == reads
+    assert [record.levelno for record in caplog.records if "md5" in record.message] == [logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "key", ["x/../y", "../y", "..", "./y", "x//y", "/y", "x/.", "x\\y", "nul\0", "%2e%2e/y"]
+)
+def test_keys_that_a_path_library_would_tidy_up_stay_as_they_are(
+    server: FaultServer, source: S3Source, key: str
+) -> None:
+    tidy = os.path.normpath(key.replace("\0", "")).strip("/")
+    server.objects = {tidy: b"the object of another key", key: b"right"}
+    (info,) = (info for info in source.scan() if info.key == key)
+    assert bytes(source.read(info)) == b"right"
+
+
+def test_a_long_listing_streams(server: FaultServer) -> None:
+    total, page = 200_000, fault.PAGE_KEYS
+    etag = "0" * 32
+
+    def keys(start: int, count: int) -> list[str]:
+        return [
+            f"train/n{number // 1000:05}/image-{number:09}.jpeg"
+            for number in range(start, min(start + count, total))
+        ]
+
+    server.keys = keys  # type: ignore[method-assign]
+    server.item = lambda key: (1, etag)  # type: ignore[method-assign]
+    source = BotoSource(SourceSpec(f"s3://{BUCKET}/train", endpoint_url=server.endpoint_url))
+    listed, warm_bytes, peak_bytes = 0, 0, 0
+    for _ in source.scan():
+        listed += 1
+        if listed % page == 0:
+            peak_bytes = max(peak_bytes, resident_bytes())
+        if listed == 20 * page:
+            warm_bytes = peak_bytes
+    assert listed == total
+    assert peak_bytes - warm_bytes < 24 << 20  # to hold them takes 60 MB as tuples, 200 as boto3's dicts
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
