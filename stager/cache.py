@@ -14,9 +14,8 @@ import fcntl
 import json
 import os
 import shutil
-import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,11 +24,11 @@ import numpy as np
 
 from stager.atomic import atomic_path, fsync_path
 from stager.budget import Budget
-from stager.catalog import Catalog, DatasetRow, ShardRow
+from stager.catalog import Catalog, CatalogBroken, DatasetRow, ShardRow
 from stager.config import Config
 from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
 from stager.errors import REASONS, CacheError, CacheOwned, StagerError
-from stager.index import FAILED, IndexWriter, is_failed, is_resident, pack_words
+from stager.index import FAILED, IndexWriter, Words, is_failed, is_resident, pack_words, shard_of
 from stager.manifest import Manifest
 from stager.model import Numbers, canonical_json, digest_of, encode_key, sample_tag
 from stager.recipes import open_recipe
@@ -121,6 +120,7 @@ class Cache:
         dataset = self._load(row)
         record.write(directory, self.scratch)  # last: now readers see it
         self._sweep_dataset_files(spec.name)
+        self.evict([shard for shard in self.catalog.shards(row.id) if np.all(shard.samples < 0)])
         return dataset
 
     def _load(self, row: DatasetRow) -> Dataset:
@@ -135,16 +135,21 @@ class Cache:
         if known is not None and known.record == record:
             return known
         index = IndexWriter.open(path, len(manifest), row.manifest, row.recipe, self.scratch)
-        words = np.zeros(len(manifest), dtype=np.uint64)
-        for failure in self.catalog.failures(row.id):
-            words[failure.sample] = FAILED
-        for shard in self.catalog.shards(row.id):
-            rows = np.flatnonzero(shard.samples >= 0)
-            words[shard.samples[rows]] = pack_words(shard.number, rows, shard.format)
-        index.replace_all(words)
+        index.replace_all(self._words(row.id, len(manifest)))
         dataset = Dataset(row.id, spec, record, directory, manifest, index)
         self.datasets[row.name] = dataset
         return dataset
+
+    def _words(self, dataset: int, count: int, without: Collection[int] = ()) -> Words:
+        """The index of a data set as the catalog has it, but for some shards."""
+        words = np.zeros(count, dtype=np.uint64)
+        for failure in self.catalog.failures(dataset):
+            words[failure.sample] = FAILED
+        for shard in self.catalog.shards(dataset):
+            if shard.number not in without:
+                rows = np.flatnonzero(shard.samples >= 0)
+                words[shard.samples[rows]] = pack_words(shard.number, rows, shard.format)
+        return words
 
     # Shards
 
@@ -200,15 +205,17 @@ class Cache:
     def evict(self, shards: Iterable[ShardRow]) -> int:
         """Take shards away: index, catalog, file. Return the bytes that were freed."""
         shards = list(shards)
-        by_id = {dataset.id: dataset for dataset in self.datasets.values()}
         names = {row.id: row.name for row in self.catalog.datasets()}
-        for shard in shards:
-            if shard.dataset in by_id:
-                index = by_id[shard.dataset].index
-                samples = shard.samples[shard.samples >= 0]
-                rows = np.flatnonzero(shard.samples >= 0)
-                ours = index.words[samples] == pack_words(shard.number, rows, shard.format)
-                index.clear(samples[ours])
+        gone = [shard.number for shard in shards]
+        for dataset in self.datasets.values():
+            words = dataset.index.words
+            samples = np.flatnonzero(is_resident(words) & np.isin(shard_of(words), gone))
+            if len(samples):
+                dataset.index.clear(samples)
+                left = self._words(dataset.id, len(words), without=gone)[
+                    samples
+                ]  # another shard may have it, too
+                dataset.index.publish(samples[left != 0], left[left != 0])
         self.catalog.remove_shards(shard.number for shard in shards)
         for shard in shards:
             directory = datasets_dir(self.directory) / names[shard.dataset]
@@ -231,11 +238,7 @@ class Cache:
         path = self.directory / "catalog.db"
         try:
             catalog = Catalog(path)
-        except sqlite3.OperationalError as error:
-            raise CacheError(
-                f"{path} cannot be opened: {error}", hint="check the disk and its permissions"
-            ) from None
-        except sqlite3.DatabaseError:
+        except CatalogBroken:
             path.replace(path.with_name(f"catalog.broken-{time.time():.0f}"))
             for suffix in ("-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -313,7 +316,7 @@ def _claim(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True, mode=0o750)
         marker = directory / "CACHE"
         if not marker.exists():
-            strangers = [path.name for path in directory.iterdir() if path.name != "lock"]
+            strangers = [path.name for path in directory.iterdir() if path.name not in ("lock", "lost+found")]
             if strangers:
                 raise CacheError(
                     f"{directory} is not empty and not a stager cache (it has {strangers[0]!r})",
@@ -344,7 +347,8 @@ def _claim(directory: Path) -> int:
             (directory / name).mkdir(exist_ok=True, mode=0o750)
         return lock_fd
     except OSError as error:
-        raise CacheError(
-            f"{directory} cannot be used as a cache: {error.strerror or error}",
-            hint="name a directory on a writable disk in [cache] dir",
-        ) from None
+        hint = "name a directory on a writable disk in [cache] dir"
+        if isinstance(error, PermissionError):
+            hint = "join the group that owns it (usermod -aG stager USER), or name a [cache] dir of your own"
+        told = f"{directory} cannot be used as a cache: {error.strerror or error}"
+        raise CacheError(told, hint) from None

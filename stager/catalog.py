@@ -113,33 +113,47 @@ class FailureRow:
     at: float
 
 
+class CatalogBroken(Exception):
+    """The file is no catalog, or a damaged one."""
+
+
 class Catalog:
     """One connection, used by one thread at a time. Every public write is one durable transaction."""
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")  # NORMAL loses what was acknowledged at a power cut
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._db.execute("PRAGMA busy_timeout = 5000")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            self.is_new = version == 0
-            if self.is_new:
-                with self.transaction():
-                    for statement in _SCHEMA.split(";\n"):
-                        self._db.execute(statement)
-                    self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            elif version != SCHEMA_VERSION:
-                raise CacheError(
-                    f"{path} has version {version}, this stager knows {SCHEMA_VERSION}",
-                    hint="use the newer stager, or another [cache] dir",
-                )
-            if self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("quick_check failed")
+            self._open(path)
+        except sqlite3.OperationalError as error:
+            self._db.close()
+            told = f"{path} cannot be opened: {error}"
+            raise CacheError(told, hint="check the disk and its permissions") from None
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise CatalogBroken(str(error)) from None
         except BaseException:
             self._db.close()
             raise
+
+    def _open(self, path: Path) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")  # NORMAL loses what was acknowledged at a power cut
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute("PRAGMA busy_timeout = 5000")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        self.is_new = version == 0
+        if self.is_new:
+            with self.transaction():
+                for statement in _SCHEMA.split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif version != SCHEMA_VERSION:
+            raise CacheError(
+                f"{path} has version {version}, this stager knows {SCHEMA_VERSION}",
+                hint="use the newer stager, or another [cache] dir",
+            )
+        elif self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise CatalogBroken("quick_check failed")
 
     def close(self) -> None:
         self._db.close()

@@ -45,6 +45,11 @@ class Service:
             connection.request(method, API + path, payload, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             value = json.loads(answer.read() or b"null")
+        except PermissionError:
+            raise StagerError(
+                f"you may not use the service at {self.path}",
+                hint="join its group: usermod -aG stager USER, and log in again",
+            ) from None
         except TimeoutError:
             raise NoService(
                 f"the service at {self.path} did not answer within {timeout_s:.0f} s",

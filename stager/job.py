@@ -101,6 +101,14 @@ class Job:
             have += len(part)
         return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
 
+    def told(self) -> str:
+        """The job in one line of the log."""
+        error = f" error={self.error.message!r}" if self.error else ""
+        return (
+            f"id={self.id} dataset={self.request.spec.name} state={self.state} wanted={self.wanted}"
+            f" staged={self.staged} already={self.already} failed={self.failed} bytes={self.bytes}{error}"
+        )
+
     def to_json(self, under_way: int = 0) -> dict[str, Any]:
         """The job as `status` and a waiting command see it. `under_way`: prepared, but not yet durable."""
         now = self.ended_at or time.monotonic()

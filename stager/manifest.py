@@ -175,10 +175,10 @@ def _content(table: pa.Table) -> Iterator[memoryview]:
         for chunk in table[name].chunks:
             if name in ("key", "version"):
                 offsets = np.frombuffer(chunk.buffers()[1], dtype="<i8")[: len(chunk) + 1]
-                yield memoryview(offsets).cast("B")
+                yield offsets.data.cast("B")
                 yield memoryview(chunk.buffers()[2] or b"")[: int(offsets[-1])]
             else:
-                yield memoryview(chunk.to_numpy()).cast("B")
+                yield chunk.to_numpy().data.cast("B")
 
 
 def _empty() -> pa.RecordBatch:

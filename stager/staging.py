@@ -4,18 +4,18 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from stager.atomic import fsync_path
 from stager.cache import Cache, Dataset, Failure
 from stager.catalog import ShardRow
 from stager.check import drop_bad_shards
 from stager.config import PLAN_SAMPLES, SHARD_BYTES
+from stager.durable import Durable, DurableQueue
 from stager.errors import CacheError, NoService, NoSpace, StagerError, UsageError
 from stager.index import is_failed, is_resident
 from stager.job import Job, Request
@@ -23,7 +23,7 @@ from stager.manifest import Manifest
 from stager.model import Numbers
 from stager.plan import NOTHING_TO_DO, Plan, estimate_bytes, estimate_seconds
 from stager.subset import Subset, draw
-from stager.tasks import Outcome, Task, Tasks, fixed_row_bytes
+from stager.tasks import Outcome, Task, Tasks, choose_format, fixed_row_bytes
 from stager.wants import Wants
 from stager.workers import Answer
 
@@ -45,15 +45,6 @@ class Command:
     answer: "Future[Any]"
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
-    """A shard has reached the disk, or could not."""
-
-    dataset: Dataset
-    row: ShardRow
-    error: OSError | None
-
-
 class Staging:
     """Everything a cache is asked to stage. All methods but `call` belong to the loop's thread."""
 
@@ -64,8 +55,7 @@ class Staging:
         self._events: queue.SimpleQueue[Answer | Command | Durable] = queue.SimpleQueue()
         self._tasks = Tasks(cache, self._events)
         self._wants = Wants()
-        self._disk = ThreadPoolExecutor(1, "durable")
-        self._not_durable: dict[int, tuple[Dataset, ShardRow]] = {}
+        self._disk = DurableQueue(cache, self._events)
 
     # The loop
 
@@ -111,13 +101,13 @@ class Staging:
         self.stopping = True
         self._tasks.stop()
         deadline = time.monotonic() + STOP_S
-        while self._not_durable and time.monotonic() < deadline:
+        while len(self._disk) and time.monotonic() < deadline:
             self.step(0.1)
         self._wants.fail_all(NoService("the service is stopping", hint="start it again: stager serve"))
         for job in self.jobs.values():
             if not job.ended:
                 self._end(job, "cancelled")
-        self._disk.shutdown()
+        self._disk.stop()
         for path in self.cache.scratch.iterdir():
             path.unlink(missing_ok=True)
 
@@ -160,13 +150,11 @@ class Staging:
         """Samples of a job that are prepared but not yet durable."""
         if job.dataset is None:
             return 0
-        waiting = [row for dataset, row in self._not_durable.values() if dataset is job.dataset]
-        return self._tasks.under_way(job.dataset) + sum(len(row.samples) for row in waiting)
+        return self._tasks.under_way(job.dataset) + self._disk.samples(job.dataset)
 
     def paths_under_way(self) -> set[Path]:
         """Files that may be there and that the catalog does not have yet."""
-        waiting = {self.cache.path_of(dataset, row) for dataset, row in self._not_durable.values()}
-        return self._tasks.paths() | waiting
+        return self._tasks.paths() | self._disk.paths()
 
     def _begin(self, job: Job) -> Job:
         self.jobs[job.id] = job
@@ -181,20 +169,7 @@ class Staging:
         goes_on = self.stopping and not job.request.is_local
         if not job.request.stop_after and not goes_on:
             self.cache.catalog.end_job(job.id, state, job.to_json())
-        log.info(
-            "job ended id=%d dataset=%s state=%s wanted=%d staged=%d already=%d failed=%d bytes=%d error=%r",
-            *(
-                job.id,
-                job.request.spec.name,
-                state,
-                job.wanted,
-                job.staged,
-                job.already,
-                job.failed,
-                job.bytes,
-            ),
-            error.message if error else "",
-        )
+        log.info("job ended %s", job.told())
 
     def _scanned(self, job: Job, path: Path) -> None:
         """A scan is done: the job's samples are known, and with them what is missing."""
@@ -296,7 +271,7 @@ class Staging:
 
     def _dispatch(self) -> bool:
         """Give out one task: first what readers wait for, then the oldest job. False: nothing to give."""
-        if self._tasks.pool.free_slots() <= 0 or len(self._not_durable) >= NOT_YET_DURABLE_MAX:
+        if self._tasks.pool.free_slots() <= 0 or len(self._disk) >= NOT_YET_DURABLE_MAX:
             return False
         urgent = self._tasks.next_urgent()
         if urgent is not None:
@@ -373,29 +348,16 @@ class Staging:
         row = ShardRow(task.shard, dataset.id, task.format, size_bytes, samples, False, time.time())
         self.cache.budget.settle(0, row.bytes)
         self.cache.publish(dataset, row)
-        self._not_durable[row.number] = (dataset, row)
-        self._disk.submit(self._make_durable, dataset, row)
-
-    def _make_durable(self, dataset: Dataset, row: ShardRow) -> None:
-        """On a thread of its own: the readers do not wait for the disk."""
-        path, caught = self.cache.path_of(dataset, row), None
-        try:
-            fsync_path(path)
-            fsync_path(path.parent)
-        except OSError as error:
-            caught = error
-        self._events.put(Durable(dataset, row, caught))
+        self._disk.add(dataset, row)
 
     def _durable(self, event: Durable) -> None:
         """Only now the shard counts as staged."""
         row = event.row
-        del self._not_durable[row.number]
+        self._disk.done(event)
         dataset = self.cache.datasets[event.dataset.name]
         if dataset is not event.dataset:  # a new manifest came in between
             now = _follow(event.dataset.manifest, dataset.manifest)
-            row = ShardRow(
-                row.number, dataset.id, row.format, row.bytes, now[row.samples], False, row.created_at
-            )
+            row = replace(row, dataset=dataset.id, samples=now[row.samples])
             self.cache.publish(dataset, row)
         samples = row.samples[row.samples >= 0]
         if event.error is not None:  # never sync again: the kernel may call lost pages clean. It is no shard.
@@ -404,10 +366,8 @@ class Staging:
             self._give_up(dataset, samples, CacheError(told, hint="check the disk, then run it again"))
             return
         self.cache.catalog.add_shard(row)
-        log.info(
-            "shard staged dataset=%s shard=%08x samples=%d bytes=%d",
-            *(dataset.name, row.number, len(samples), row.bytes),
-        )
+        about = (dataset.name, row.number, len(samples), row.bytes)
+        log.info("shard staged dataset=%s shard=%08x samples=%d bytes=%d", *about)
         self._left(dataset, samples, row.bytes)
 
     def _left(self, dataset: Dataset, samples: Numbers, staged_bytes: int = 0) -> None:
@@ -422,15 +382,6 @@ class Staging:
                 else:
                     job.failed += count
                 self._settle(job)
-
-
-def choose_format(asked: str, dataset: Dataset) -> tuple[str, str]:
-    """The format of new shards, and why."""
-    if asked != "auto":
-        return asked, "as asked"
-    if fixed_row_bytes(dataset) is not None:
-        return "arrow", "rows of one size are read straight from the mapped file"
-    return "arrow", "rows are found by offset, without a look-up"
 
 
 def _follow(old: Manifest, new: Manifest) -> Numbers:

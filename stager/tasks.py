@@ -248,3 +248,12 @@ def fixed_row_bytes(dataset: Dataset) -> int | None:
     """Bytes of a stored sample, or None if samples differ."""
     sizes = [spec.row_bytes for spec in dataset.record.fields]
     return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def choose_format(asked: str, dataset: Dataset) -> tuple[str, str]:
+    """The format of new shards, and why."""
+    if asked != "auto":
+        return asked, "as asked"
+    if fixed_row_bytes(dataset) is not None:
+        return "arrow", "rows of one size are read straight from the mapped file"
+    return "arrow", "rows are found by offset, without a look-up"

@@ -287,13 +287,18 @@ class CacheMachine(RuleBasedStateMachine):
     def source_changes(self, sample: int, version: str) -> None:
         key = sorted(KEYS)[sample]
         self.versions[key] = version
-        self.dataset = scan(self.cache, self.versions)
+        self.scan_again()
 
     @rule(sample=st.integers(0, 11))
     def source_loses(self, sample: int) -> None:
         if len(self.versions) > 1:
             self.versions.pop(sorted(KEYS)[sample], None)
-            self.dataset = scan(self.cache, self.versions)
+            self.scan_again()
+
+    def scan_again(self) -> None:
+        """What has left the source is forgotten: should it come back, it is staged anew."""
+        self.dataset = scan(self.cache, self.versions)
+        self.staged &= {self.identity(number) for number in range(len(self.dataset.manifest))}
 
     @precondition(lambda self: self.cache.catalog.shards())
     @rule(which=st.integers(0, 100))
@@ -303,8 +308,7 @@ class CacheMachine(RuleBasedStateMachine):
         left = self.cache.catalog.shards()
         self.staged = set()
         for row in left:
-            path = self.cache.path_of(self.dataset, row)
-            self.staged |= set(FORMATS[row.format].open(path).identities())
+            self.staged |= {self.identity(int(sample)) for sample in row.samples if sample >= 0}
 
     @invariant()
     def every_word_points_at_the_right_sample(self) -> None:

@@ -57,6 +57,7 @@ THREADS = (
     *(
         "stager/job.py",
         "stager/owner.py",
+        "stager/durable.py",
         "stager/wants.py",
         "service/stagerd/daemon.py",
         "clients/stager_client/session.py",

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import pytest
 
 from stager.catalog import Catalog
 from stager.meter import Report, Totals, absorb, split_by_epoch, stats

@@ -70,7 +70,7 @@ def test_every_class_is_as_likely_as_every_other(manifest: Manifest) -> None:
     for seed in range(2000):
         for name in draw(manifest, Subset(classes=4, seed=seed)).classes:
             counts[name] += 1
-    assert 120 < min(counts.values())  # 200 expected, 13 the deviation
+    assert min(counts.values()) > 120  # 200 expected, 13 the deviation
     assert max(counts.values()) < 280
 
 
@@ -86,7 +86,7 @@ def test_the_draw_of_a_seed_never_changes(manifest: Manifest) -> None:
     assert draw(manifest, Subset(classes=5, seed=42)).classes == GOLDEN_CLASSES
 
 
-GOLDEN_CLASSES = ("c04", "c14", "c16", "c18", "c33")
+GOLDEN_CLASSES = ("c04", "c14", "c15", "c18", "c33")
 
 
 def test_classes_can_be_named_counted_or_listed_in_a_file(tmp_path: Path) -> None:
@@ -160,7 +160,8 @@ def test_where_selects_what_it_says(manifest: Manifest, expression: str, count: 
 @pytest.mark.parametrize(
     "wrong",
     ["", "size", "size >", "size > big", "sise > 3", "size > 3 and", "(size > 3", "size > 3)", "class in ()",
-     "label like 'x'", "size not > 3", "size = 99999999999999999999", "'a' = key", "= =", "not", "(" * 60 + "size > 1"],
+     "label like 'x'", "size not > 3", "size = 99999999999999999999", "'a' = key", "= =", "not",
+     "(" * 60 + "size > 1"],
 )  # fmt: skip
 def test_where_refuses_what_it_does_not_understand(manifest: Manifest, wrong: str) -> None:
     with pytest.raises(UsageError, match="--where") as caught:

@@ -35,12 +35,14 @@ class Loop(threading.Thread):
         self.stop_now = threading.Event()
         self.failed: BaseException | None = None
         self._watchdog_s = notify.watchdog_interval_s()
+        self._status = ""
 
     def run(self) -> None:
         fed_at = 0.0
         try:
             while not self.stop_now.is_set():
                 self.owner.staging.step(TICK_S)
+                self._tell_status()
                 if self._watchdog_s is not None and time.monotonic() - fed_at > self._watchdog_s:
                     fed_at = time.monotonic()
                     notify.watchdog()
@@ -49,6 +51,14 @@ class Loop(threading.Thread):
             log.exception("loop failed")
             self.failed = error
             raise
+
+    def _tell_status(self) -> None:
+        """One line for `systemctl status`, when it changes."""
+        under_way = sum(not job.ended for job in self.owner.staging.jobs.values())
+        status = f"{len(self.owner.cache.datasets)} data sets, {under_way} jobs under way"
+        if status != self._status:
+            self._status = status
+            notify.status(status)
 
 
 def run(config: Config) -> None:
@@ -84,7 +94,6 @@ def run(config: Config) -> None:
         len(cache.datasets),
     )
     notify.ready()
-    notify.status(f"{len(cache.datasets)} data sets in {cache.directory}")
     try:
         server.run(sockets=[listener])
     finally:

@@ -92,7 +92,6 @@ def _rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I"):  # I;16 and its kin; or I, as 16 bits of a PPM are kept
         grey = (np.clip(np.asarray(image), 0, 65535) >> 8).astype(np.uint8)  # as Pillow does 16 bits of RGB
         return np.repeat(grey[:, :, None], 3, axis=2)
-    image.info.pop("transparency", None)
     return np.array(image.convert("RGB"))
 
 

@@ -39,6 +39,8 @@ def view_array(
     data: Any, offset: int, size_bytes: int, shape: Sequence[int], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
     """A view of `size_bytes` of `data`. Raise ValueError if shape and size disagree or leave the data."""
+    if offset < 0:  # numpy would take it, and read before the data
+        raise ValueError(f"negative offset {offset}")
     try:
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, data, offset)
     except TypeError as error:  # numpy's word for a buffer that is too small
