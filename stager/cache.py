@@ -78,6 +78,7 @@ class Cache:
         self._lock_fd = _claim(self.directory)
         try:
             self.catalog = self._open_catalog()
+            self.catalog.prune()
             self._sweep()
             self.datasets: dict[str, Dataset] = {}
             self.budget = Budget(self.directory, config.capacity, config.reserve)

@@ -16,6 +16,8 @@ from stager.model import Numbers
 
 SCHEMA_VERSION: Final = 1
 SHARD_NUMBERS_AHEAD: Final = 4096
+READERS_KEPT_S: Final = 7 * 86_400.0
+JOBS_KEPT: Final = 1000
 GONE: Final = 0xFFFFFFFF  # a row of a shard whose sample is not in the manifest any more
 
 _SCHEMA: Final = """
@@ -62,6 +64,7 @@ CREATE TABLE readers (                  -- the last totals that each reading pro
     session TEXT NOT NULL,
     process TEXT NOT NULL,
     totals TEXT NOT NULL,               -- JSON
+    at REAL NOT NULL,
     PRIMARY KEY (session, process)
 ) WITHOUT ROWID;
 CREATE TABLE counts (                   -- what they add up to
@@ -157,6 +160,15 @@ class Catalog:
 
     def close(self) -> None:
         self._db.close()
+
+    def prune(self) -> None:
+        """Forget readers that have been silent for long, and all but the last jobs."""
+        with self.transaction():
+            self._db.execute("DELETE FROM readers WHERE at < ?", (time.time() - READERS_KEPT_S,))
+            self._db.execute(
+                "DELETE FROM jobs WHERE state != 'queued' AND id <= (SELECT max(id) FROM jobs) - ?",
+                (JOBS_KEPT,),
+            )
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -333,7 +345,8 @@ class Catalog:
     def put_reader_totals(self, session: str, process: str, totals: Mapping[str, Any]) -> None:
         with self.transaction():
             self._db.execute(
-                "INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", (session, process, json.dumps(totals))
+                "INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)",
+                (session, process, json.dumps(totals), time.time()),
             )
 
     def counts(self, dataset: str | None = None, session: str | None = None) -> list[dict[str, Any]]:

@@ -82,6 +82,8 @@ class Staging:
 
     def _handle(self, event: Answer | Command | Durable) -> None:
         if isinstance(event, Command):
+            if not event.answer.set_running_or_notify_cancel():
+                return  # whoever asked has gone
             try:
                 event.answer.set_result(event.act())
             except Exception as error:
@@ -176,7 +178,7 @@ class Staging:
         dataset = self.cache.adopt(job.request.spec, path)
         for other in self.jobs.values():
             if not other.ended and other.dataset is not None and other.dataset.name == dataset.name:
-                self._draw(other, dataset)  # the numbers may have moved
+                self._draw_again(other, dataset)
         if job.request.stop_after == "scan":
             self._end(job, "done")
             return
@@ -199,6 +201,13 @@ class Staging:
             self._tasks.build(dataset, picked, job.format, plan_of=job)
         else:
             self._planned(job, {"samples": []})  # another job stages them just now
+
+    def _draw_again(self, job: Job, dataset: Dataset) -> None:
+        """Another scan has come in, and numbers may have moved."""
+        try:
+            self._draw(job, dataset)
+        except StagerError as error:
+            self._end(job, "failed", error)
 
     def _draw(self, job: Job, dataset: Dataset) -> None:
         """Work out what the job's subset is, and what of it is missing."""

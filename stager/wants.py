@@ -35,6 +35,7 @@ class Wants:
     def add(self, dataset: Dataset, reasons: dict[int, str], wait_s: float) -> "Future[Answer]":
         """Wait for the samples that `reasons` has, each with why it is missing."""
         want = Want(dataset, set(reasons), reasons, time.monotonic() + wait_s, Future())
+        want.answer.set_running_or_notify_cancel()  # from now on it can only be answered
         self._open.append(want)
         return want.answer
 

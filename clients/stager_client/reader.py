@@ -42,38 +42,35 @@ class Reader:
         found: dict[int, Arrays] = {}
         missing: Missing = []
         corrupt: Corrupt = []
-        words = self.index.words[np.asarray(numbers, dtype=np.int64)]
-        resident = is_resident(words)
+        words = self.index.words[np.asarray(numbers, dtype=np.int64)]  # a copy: they change under us
+        resident, failed = is_resident(words).tolist(), is_failed(words)
+        if failed.any():
+            key = self.manifest.key(numbers[int(np.argmax(failed))])
+            told = f"{key} could not be staged (stager ls --failed {self.record.spec.name} says why)"
+            raise SampleError("unreadable", told)
+        shards, rows, formats = shard_of(words).tolist(), row_of(words).tolist(), format_of(words).tolist()
         for at, number in enumerate(numbers):
             if not resident[at]:
-                if is_failed(words[at : at + 1])[0]:
-                    raise SampleError(
-                        "unreadable",
-                        f"{self.manifest.key(number)} could not be staged "
-                        f"(stager ls --failed {self.record.spec.name} says why)",
-                    )
                 missing.append(number)
                 continue
             try:
-                found[number] = self._sample(number, words[at : at + 1])
+                shard = self._shard(shards[at], formats[at])
+                found[number] = self._sample(number, shard, rows[at], words[at])
             except ShardError:
                 corrupt.append(number)
         return found, missing, corrupt
 
-    def _sample(self, number: int, word: npt.NDArray[np.uint64]) -> Arrays:
-        shard = self._shard(int(shard_of(word)[0]), int(format_of(word)[0]))
-        row = int(row_of(word)[0])
+    def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:
         if row >= len(shard):
-            raise ShardCorrupt(f"shard {int(shard_of(word)[0]):08x} has no row {row}")
+            raise ShardCorrupt(f"a shard of {self.record.spec.name} has no row {row}")
         arrays = shard.row(row)
-        if self._checked[number] != word[0]:
-            checksum = checksum_of(
-                int(self.manifest.tags[number]), self.record.recipe, self.record.fields, arrays
-            )
+        fields = self.record.fields
+        if self._checked[number] != word:
+            checksum = checksum_of(int(self.manifest.tags[number]), self.record.recipe, fields, arrays)
             if checksum != int(shard.checksums[row]):
                 raise ShardCorrupt(f"{self.manifest.key(number)} does not match its checksum")
-            self._checked[number] = word[0]
-        return {field.name: _decode(field, arrays[field.name]) for field in self.record.fields}
+            self._checked[number] = word
+        return {field.name: _decode(field, arrays[field.name]) for field in fields}
 
     def _shard(self, number: int, shard_format: int) -> ShardReader:
         shard = self._shards.get(number)

@@ -1,4 +1,4 @@
-"""One reader's connection: what it counts, and the background thread that reports it."""
+"""One reader's connection: what it counts, and the thread that reports it in the background."""
 
 import atexit
 import os
@@ -10,11 +10,13 @@ from stager.config import REPORT_EVERY_S
 from stager.control import Service
 from stager.errors import StagerError
 
+REPORT_TIMEOUT_S = 2.0
+
 
 class Session:
-    """Counts hits, misses and waits of one data set, and sends totals about once a second.
+    """Counts hits, misses and waits of one data set in this process.
 
-    It is safe to use after a fork and after pickling: each process counts for itself, in one session.
+    Safe after a fork and after pickling: each process counts for itself, all in one session.
     """
 
     def __init__(self, service: Service, dataset: str, length: int) -> None:
@@ -28,30 +30,20 @@ class Session:
         self._pid = os.getpid()
         self._process = f"{self._pid}-{uuid.uuid4().hex[:8]}"
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._sent = 0
-        self.requests = self.hits = self.misses = 0
-        self.wait_s = 0.0
-        self.reasons: dict[str, int] = {}
+        self._requests = self._sent = 0
+        self._wait_s = 0.0
+        self._reasons: dict[str, int] = {}
 
     def count(self, requests: int, reasons: dict[str, int], wait_s: float) -> None:
-        """Note that so many samples were read; `reasons` has one count for each that had to be waited for."""
+        """Note that so many samples were read; `reasons` has a count for each that had to be waited for."""
         if self._pid != os.getpid():
             self._begin()
-        misses = sum(reasons.values())
         with self._lock:
-            self.requests += requests
-            self.misses += misses
-            self.hits += requests - misses
-            self.wait_s += wait_s
+            self._requests += requests
+            self._wait_s += wait_s
             for reason, many in reasons.items():
-                self.reasons[reason] = self.reasons.get(reason, 0) + many
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._report, name="stager-report", daemon=True)
-            self._thread.start()
-            # A process that multiprocessing started (a DataLoader's worker) ends without atexit.
-            util.Finalize(self, self.flush, exitpriority=100)
-            atexit.register(self.flush)
+                self._reasons[reason] = self._reasons.get(reason, 0) + many
+        _report_soon(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next counts belong to."""
@@ -63,43 +55,68 @@ class Session:
         if self._pid != os.getpid():
             return
         with self._lock:
+            if self._requests == self._sent:
+                return
+            misses = sum(self._reasons.values())
+            totals = {
+                "requests": self._requests,
+                "hits": self._requests - misses,
+                "misses": misses,
+                "wait_s": self._wait_s,
+                "reasons": self._reasons,
+            }
             body = {
                 "dataset": self.dataset,
                 "session": self.id,
                 "process": self._process,
                 "length": self.length,
                 "epoch": self.epoch,
-                "totals": {
-                    "requests": self.requests,
-                    "hits": self.hits,
-                    "misses": self.misses,
-                    "wait_s": self.wait_s,
-                    "reasons": dict(self.reasons),
-                },
+                "totals": totals,
             }
-            if self.requests == self._sent:
-                return
             try:
-                self.service.post("/reports", body, timeout_s=2.0)
-                self._sent = self.requests
+                self.service.post("/reports", body, REPORT_TIMEOUT_S)
+                self._sent = self._requests
             except StagerError:
-                pass
-
-    def _report(self) -> None:
-        tick = threading.Event()
-        while not tick.wait(REPORT_EVERY_S):
-            self.flush()
+                _unsent.add(self)
 
     def __getstate__(self) -> dict[str, object]:
-        return {
-            "service": self.service,
-            "dataset": self.dataset,
-            "length": self.length,
-            "id": self.id,
-            "epoch": self.epoch,
-        }
+        names = ("service", "dataset", "length", "id", "epoch")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
+        vars(self).update(state)
         self._begin()
+
+
+# One reporter a process. A session is held here only while it has something to report.
+_unsent: set[Session] = set()
+_reporter_pid = 0
+
+
+def _report_soon(session: Session) -> None:
+    global _reporter_pid  # noqa: PLW0603
+    if _reporter_pid != os.getpid():  # also in a forked child: threads do not come along
+        _reporter_pid = os.getpid()
+        _unsent.clear()
+        threading.Thread(target=_report, name="stager-report", daemon=True).start()
+        # A process of multiprocessing's (a DataLoader's worker) ends without atexit.
+        util.Finalize(None, flush_all, exitpriority=100)
+        atexit.register(flush_all)
+    _unsent.add(session)
+
+
+def _report() -> None:
+    tick = threading.Event()
+    while not tick.wait(REPORT_EVERY_S):
+        flush_all()
+
+
+def flush_all() -> None:
+    """Report what all sessions of this process have not reported."""
+    while _unsent:
+        waiting = list(_unsent)
+        _unsent.clear()
+        for session in waiting:
+            session.flush()
+        if not _unsent.isdisjoint(waiting):
+            return  # nobody answers: at the next tick

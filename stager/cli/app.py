@@ -39,7 +39,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 DatasetArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[DATASET]",
+        metavar="DATASET",
         help="A data set of stager.toml; may be left out if there is only one.",
         autocompletion=complete_dataset,
     ),

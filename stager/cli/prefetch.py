@@ -41,7 +41,7 @@ def prefetch(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DATASET|URL]",
+            metavar="DATASET|URL",
             autocompletion=complete_dataset,
             help="A data set of stager.toml (may be left out if there is only one), or s3://bucket/path, "
             "or a directory with a folder a class.",
