@@ -5,6 +5,7 @@ from functools import cache
 
 import botocore.session
 import pytest
+
 from s3server import S3Server, s3_server
 
 

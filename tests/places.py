@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from s3server import S3Server
-
 from stager.model import Source, SourceSpec
 from stager.sources.directory import DirectorySource
 

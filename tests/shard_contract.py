@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+
 from shard_cases import (
     CASES,
     IMAGE,
@@ -29,7 +30,6 @@ from shard_cases import (
     open_descriptors,
     shards,
 )
-
 from stager.errors import ShardCorrupt, ShardError, ShardGone
 from stager.model import Field, Row, ShardFormat, ShardHeader
 from stager.shards import FORMATS, open_shard, verify_shard

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from shard_cases import CASES, IMAGE, JPEG, PATCH, assert_same_arrays, header_for, make_rows
 from shard_contract import ShardContract
-
 from stager.errors import ShardCorrupt
 from stager.model import Row
 from stager.shards import open_shard, trailer, verify_shard
@@ -44,6 +44,14 @@ class DamageContract(ShardContract):
             path.write_bytes(whole + more)
             with pytest.raises(ShardCorrupt):
                 self.format.open(path)
+
+    def test_a_shard_with_a_piece_cut_out_is_corrupt(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, (IMAGE,), make_rows((IMAGE,), 300))
+        whole = path.read_bytes()
+        start = whole.index(make_rows((IMAGE,), 1)[0].arrays["image"].tobytes())
+        path.write_bytes(whole[: start + 90] + whole[start + 180 :])
+        with pytest.raises(ShardCorrupt, match="but it was written with"):
+            self.format.open(path)
 
     def test_a_newer_format_says_so(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, (IMAGE,), make_rows((IMAGE,), 1))

@@ -1,7 +1,9 @@
 """Both shard formats keep the contract, and what only one of them promises."""
 
+import hashlib
 import json
 import mmap
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
+
 from make_golden import GOLDEN, golden_header, golden_rows, write_shard
 from shard_cases import (
     CASES,
@@ -25,11 +29,11 @@ from shard_cases import (
     make_rows,
 )
 from shard_damage import DamageContract
-
 from stager.errors import ShardCorrupt, UsageError
 from stager.model import Row, checksum_of, sample_tag
 from stager.shards import FORMATS, open_shard, trailer, verify_shard
 from stager.shards.lmdb_writer import row_key
+from stager.shards.stored import view_array
 
 
 class TestArrow(DamageContract):
@@ -78,7 +82,7 @@ class TestArrow(DamageContract):
         whole = path.read_bytes()
         start = whole.index(make_rows((IMAGE,), 1)[0].arrays["image"].tobytes())
         end = whole.rindex(trailer.MAGIC)
-        for at in [*range(start), *range(end, len(whole))]:
+        for at in [*range(0, start, 3), *range(end, len(whole))]:
             damaged = bytearray(whole)
             damaged[at] ^= 1 << at % 8
             path.write_bytes(damaged)
@@ -145,6 +149,14 @@ class TestGolden:
         assert same, "format changed: bump the version and add a golden file"
 
 
+@pytest.mark.parametrize(
+    ("offset", "size", "shape"), [(0, 16, (2,)), (4, 8, (3,)), (12, 8, (2,)), (-4, 4, (1,)), (0, 4, (-1,))]
+)
+def test_no_view_leaves_its_place(offset: int, size: int, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"bytes|buffer|negative"):
+        view_array(memoryview(bytes(16)), offset, size, shape, np.dtype("f4"))
+
+
 def test_a_checksum_names_the_sample_the_recipe_and_the_shape() -> None:
     array = array_for(VECTOR, 1)
     tag = sample_tag("key", "v1")
@@ -156,3 +168,35 @@ def test_a_checksum_names_the_sample_the_recipe_and_the_shape() -> None:
     assert checksum_of(tag, "c3" * 16, (PATCH,), {"patch": flat}) != checksum_of(
         tag, "c3" * 16, (PATCH,), {"patch": square}
     )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_page_about_the_format_is_right(name: str) -> None:
+    """A reader written from docs/FORMAT.md alone."""
+    data = (GOLDEN / f"shard-v1.{name}").read_bytes()
+    end = len(data) - (10 + int.from_bytes(data[-10:-6], "little") if name == "arrow" else 0)
+    tail = data[end - 48 : end]
+    magic, version, _, file_bytes, text_bytes, head_bytes, checksum = struct.unpack("<8sIIQQQQ", tail)
+    assert (magic, version, file_bytes) == (b"STGRSHRD", 1, len(data))
+    text = data[end - 48 - text_bytes : end - 48]
+    assert xxhash.xxh3_64_intdigest(data[:head_bytes] + text + tail[:40] + data[end:]) == checksum
+    metadata = json.loads(text)
+    parts = [data[at : at + size] for at, size in metadata["places"]]
+    header = json.dumps(metadata["header"], sort_keys=True, separators=(",", ":")).encode()
+    digest = hashlib.blake2b(header + parts[4] + b"".join(parts[:4]), digest_size=16)
+    assert digest.hexdigest() == metadata["digest"]
+
+    row = golden_rows()[1]
+    image, patch, photo, label = (
+        row.arrays[field].tobytes() for field in ("image", "patch", "photo", "label")
+    )
+    tag = xxhash.xxh3_64_intdigest(b"nul\0newline\n" + b"\0" + b"etag-2")
+    seed = tag ^ int(metadata["header"]["recipe"][:16], 16)
+    hashed = image + struct.pack("<3Q", 1, 2, 8) + patch + struct.pack("<2Q", 700, 700) + photo + label
+    assert struct.unpack("<3Q", parts[4])[1] == xxhash.xxh3_64_intdigest(hashed, seed)
+    if name == "arrow":
+        assert parts[5][18:36] == image
+        assert (parts[7][8:16], parts[8][8:16]) == (patch, struct.pack("<2i", 1, 2))
+    else:
+        stored = image + struct.pack("<2IQ", 1, 2, 8) + patch + struct.pack("<Q", 700) + photo + label
+        assert data[struct.unpack("<3Q", parts[5])[1] :].startswith(stored)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from contracts import Place, SourceContract
 from places import BucketPlace, FolderPlace, Wrap, bare
 from s3server import S3Server
-
 from stager.errors import SampleError, SourceBusy, UsageError
 from stager.model import ObjectInfo, SourceSpec
 from stager.sources import open_source

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from contracts import only, refusal
 from places import FolderPlace
-
 from stager.errors import SampleError, SourceBusy, SourceForbidden, SourceNotFound
 from stager.model import encode_key
 from stager.sources.directory import DirectorySource

@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 from boto3.s3.transfer import TransferConfig
 from botocore.stub import Stubber
-from contracts import only, refusal
 from hypothesis import given
 from hypothesis import strategies as st
+
+from contracts import only, refusal
 from places import BucketPlace
 from s3server import S3Server
-
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound, UsageError
 from stager.model import ObjectInfo, Source, SourceSpec, encode_key
 from stager.sources import open_source

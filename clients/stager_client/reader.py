@@ -1,9 +1,8 @@
 """Reads staged samples: index word, mapped shard, row. A hit calls nobody."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,6 @@ from stager.index import FORMAT_NAMES, IndexReader, format_of, is_failed, is_res
 from stager.manifest import Manifest
 from stager.model import Arrays, Field, ShardReader, checksum_of
 from stager.shards import FORMATS, open_shard
-
-OPEN_LMDB_MAX: Final = 256  # each keeps a file descriptor; Arrow shards keep none
 
 Missing = list[int]  # sample numbers that are not (or no longer) resident
 Corrupt = list[int]  # sample numbers whose bytes are not what was staged
@@ -29,7 +26,7 @@ class Reader:
         self.manifest = Manifest.open(manifest_path(directory, record.manifest))
         path = index_path(directory, record.recipe, record.manifest)
         self.index = IndexReader(path, len(self.manifest), record.manifest, record.recipe)
-        self._shards: OrderedDict[int, ShardReader] = OrderedDict()
+        self._shards: dict[int, ShardReader] = {}
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
         self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
@@ -77,8 +74,6 @@ class Reader:
         if shard is None:
             shard = open_shard(shard_path(self.directory, number, self._suffixes[shard_format]))
             self._shards[number] = shard
-            if shard_format == 1 and len(self._shards) > OPEN_LMDB_MAX:
-                self._shards.popitem(last=False)[1].close()
         return shard
 
     def _drop_evicted(self) -> None:

@@ -75,6 +75,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
+def print_line(console: Console, text: str) -> None:
+    """A long line: broken between words on a terminal, whole in a pipe."""
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+
+
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Texts to the left, numbers to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")

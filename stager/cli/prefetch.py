@@ -24,6 +24,7 @@ from stager.cli.app import (
     err,
     out,
     print_json,
+    print_line,
     show_error,
     subset_of,
 )
@@ -135,7 +136,7 @@ def _tell(job: dict[str, Any], as_json: bool) -> int:
             err.print(f"{job['staged']:,} samples were staged before that, and stay")
         return DONE_IN_PART if job["staged"] else int(error.exit_code)
     if job["stop_after"]:
-        print_json(job["plan"]) if as_json else out.print(say_plan(job["plan"]), highlight=False)
+        print_json(job["plan"]) if as_json else print_line(out, say_plan(job["plan"]))
         return 0
     if as_json:
         names = ("dataset", "classes", "wanted", "staged", "already", "failed", "bytes", "seconds", "format")
@@ -152,11 +153,12 @@ def _tell_people(job: dict[str, Any]) -> None:
     out.print(f"  listed in {job['saved_as']}", highlight=False, soft_wrap=True)
     out.print(
         f"  {job['staged']:,} staged, {job['already']:,} already there, {job['failed']:,} failed,"
-        f" of {job['wanted']:,}; {say_bytes(job['bytes'])} in {say_seconds(job['seconds'])},"
-        f" as {job['format']} ({job['format_why']})",
+        f" of {job['wanted']:,}; {say_bytes(job['bytes'])} in {say_seconds(job['seconds'])}",
         highlight=False,
         soft_wrap=True,
     )
+    if job["staged"]:
+        out.print(f"  as {job['format']}: {job['format_why']}", highlight=False, soft_wrap=True)
     if job["failed"]:
         err.print(
             f"  {job['failed']:,} samples cannot be had: stager ls --failed {job['dataset']}", highlight=False
@@ -179,7 +181,7 @@ class _Progress:
                 TaskProgressColumn(),
                 TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
                 TextColumn("{task.fields[speed]}"),
-                TextColumn("left"),
+                TextColumn("ETA"),
                 TimeRemainingColumn(),
             )
             self._bar = Progress(*columns, console=err, transient=True)
@@ -196,7 +198,7 @@ class _Progress:
     def show(self, job: dict[str, Any]) -> None:
         if job["plan"] and job["state"] == "staging" and not self._has_plan:
             self._has_plan = True
-            err.print(say_plan(job["plan"]), highlight=False, soft_wrap=True)
+            print_line(err, say_plan(job["plan"]))
         done = job["done"] + job["under_way"]
         speed = f"{job['rate']:,.0f}/s  {say_bytes(job['bytes'])}"
         if self._bar is not None:

@@ -65,8 +65,8 @@ def _decode_jpeg(raw: bytes, max_pixels: int) -> Pixels:
     else:
         pixels = simplejpeg.decode_jpeg(raw, "RGB")
     if b"Exif\0\0" in raw or b"tiff:Orientation" in raw:
-        with suppress(Exception), _open(raw) as image:  # what Pillow cannot read turns nothing
-            return _upright(pixels, image)
+        with suppress(Exception), _open(raw) as image:  # a block that Pillow cannot read turns nothing
+            pixels = _upright(pixels, image)
     return pixels
 
 
@@ -76,7 +76,7 @@ def _decode_by_pillow(raw: bytes, max_pixels: int) -> Pixels:
         image.load()
         pixels = _rgb(image)
         with suppress(Exception):
-            return _upright(pixels, image)
+            pixels = _upright(pixels, image)
         return pixels
 
 

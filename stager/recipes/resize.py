@@ -22,7 +22,7 @@ Pixels = npt.NDArray[np.uint8]  # height, width, 3
 FEW_WEIGHTS: Final = 32
 
 # From 5 to 4 on both axes, 15 bits round all of those halves the other way than 22 bits: 8 % of the pixels
-# differ. With the source squeezed by this much, half of them agree. No other ratio gains by it.
+# differ. With the source squeezed by this much, half of them agree. Other ratios are better, or too rare.
 SQUEEZE: Final = 1 - 3e-7
 
 
