@@ -54,14 +54,8 @@ SERVICE, CLI, SOURCES = "service/stagerd/", "stager/cli/", "stager/sources/"
 RECIPES, CLIENTS = "stager/recipes/", "clients/stager_client/"
 THREADS = (
     *("stager/stage.py", "stager/worker.py", "stager/workers.py", "stager/staging.py"),
-    *(
-        "stager/job.py",
-        "stager/owner.py",
-        "stager/durable.py",
-        "stager/wants.py",
-        "service/stagerd/daemon.py",
-        "clients/stager_client/session.py",
-    ),
+    *("stager/owner.py", "stager/durable.py", "stager/wants.py", "service/stagerd/daemon.py"),
+    *(f"clients/stager_client/{name}.py" for name in ("buffers", "loader", "samples", "session")),
     *(CLI, SOURCES),
 )
 ONLY_IN: dict[str, tuple[str, ...]] = {

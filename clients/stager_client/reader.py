@@ -1,6 +1,6 @@
 """Reads staged samples: index word, mapped shard, row. A hit calls nobody."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from stager.manifest import Manifest
 from stager.model import Arrays, Field, ShardReader, checksum_of
 from stager.shards import FORMATS, open_shard
 
-Missing = list[int]  # sample numbers that are not (or no longer) resident
-Corrupt = list[int]  # sample numbers whose bytes are not what was staged
+Missing = list[int]  # places of samples that are not (or no longer) resident
+Corrupt = list[int]  # places of samples whose bytes are not what was staged
 
 
 class Reader:
@@ -30,13 +30,13 @@ class Reader:
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
         self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
+        self._is_raw = all(field.encoding == "raw" for field in record.fields)
         self._suffixes = [FORMATS[name].suffix for name in FORMAT_NAMES]
 
-    def read(self, numbers: Sequence[int]) -> tuple[dict[int, Arrays], Missing, Corrupt]:
-        """The samples that are resident, decoded; and which ones are missing or corrupt."""
+    def visit(self, numbers: Sequence[int], take: Callable[[int, Arrays], None]) -> tuple[Missing, Corrupt]:
+        """Give each resident sample to `take`, with its place in `numbers`; return the others' places."""
         if self.index.evictions != self._evictions:
             self._drop_evicted()
-        found: dict[int, Arrays] = {}
         missing: Missing = []
         corrupt: Corrupt = []
         words = self.index.words[np.asarray(numbers, dtype=np.int64)]  # a copy: they change under us
@@ -48,14 +48,14 @@ class Reader:
         shards, rows, formats = shard_of(words).tolist(), row_of(words).tolist(), format_of(words).tolist()
         for at, number in enumerate(numbers):
             if not resident[at]:
-                missing.append(number)
+                missing.append(at)
                 continue
             try:
                 shard = self._shard(shards[at], formats[at])
-                found[number] = self._sample(number, shard, rows[at], words[at])
+                take(at, self._sample(number, shard, rows[at], words[at]))
             except ShardError:
-                corrupt.append(number)
-        return found, missing, corrupt
+                corrupt.append(at)
+        return missing, corrupt
 
     def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:
         if row >= len(shard):
@@ -67,6 +67,8 @@ class Reader:
             if checksum != int(shard.checksums[row]):
                 raise ShardCorrupt(f"{self.manifest.key(number)} does not match its checksum")
             self._checked[number] = word
+        if self._is_raw:
+            return arrays
         return {field.name: _decode(field, arrays[field.name]) for field in fields}
 
     def _shard(self, number: int, shard_format: int) -> ShardReader:

@@ -1,8 +1,9 @@
 """A staged data set without a framework: subset, labels, and samples by position."""
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +15,17 @@ from stager.control import Service, find_socket
 from stager.dataset import DatasetRecord, datasets_dir
 from stager.errors import NoService, ShardCorrupt, StagerError, UsageError, WaitTimeout
 from stager.index import is_failed
-from stager.model import Arrays
+from stager.model import Arrays, Field, Numbers, canonical_json, digest_of
 from stager.subset import Subset, draw
 from stager_client.reader import Reader
 from stager_client.session import Session
 
+Take = Callable[[int, Arrays], None]
+Positions = Sequence[int] | Numbers
+
 POLL_S: Final = 0.2
 CORRUPT_TRIES: Final = 3
+NEVER: Final = threading.Event()
 
 
 class StagedSamples:
@@ -47,6 +52,8 @@ class StagedSamples:
             len(self.classes)
         )
         self.labels: npt.NDArray[np.int64] = label_of[self.reader.manifest.labels[self.numbers]]
+        about = [self._record.manifest, self._record.recipe, subset.to_json(), len(self.numbers)]
+        self.digest = digest_of(canonical_json(about).encode())
         self.session = Session(self._service, name, max(len(self.numbers), 1))
 
     def __len__(self) -> int:
@@ -63,56 +70,86 @@ class StagedSamples:
         return self.reader.manifest.key(int(self.numbers[position]))
 
     def read(self, positions: Sequence[int]) -> list[Arrays]:
-        """The samples at these positions. What is not resident is asked for, once for all, and waited for."""
+        """The samples at these positions."""
+        found: dict[int, Arrays] = {}
+        self._visit(positions, found.__setitem__, NEVER)
+        return [found[at] for at in range(len(positions))]
+
+    def fill(self, positions: Positions, fields: Arrays, stopped: threading.Event) -> None:
+        """Copy the samples at these positions into arrays, row by row. `stopped`: nobody waits any more."""
+
+        def take(at: int, arrays: Arrays) -> None:
+            for name, rows in fields.items():
+                rows[at] = arrays[name]
+
+        self._visit(positions, take, stopped)
+
+    def fixed_fields(self) -> list[tuple[Field, tuple[int, ...]]]:
+        """The fields and their shapes, which must be known for all samples alike."""
+        for field in self._record.fields:
+            if None in field.shape:
+                raise UsageError(
+                    f"the samples of {self.name} differ in size ({field.name}: {field.shape})",
+                    hint="crop them in the recipe, or read them one by one with StagedDataset",
+                )
+        return [(field, tuple(side or 0 for side in field.shape)) for field in self._record.fields]
+
+    def _visit(self, positions: Positions, take: Take, stopped: threading.Event) -> None:
+        """Give each sample to `take`. What is not resident is asked for, once for all, and waited for."""
         numbers = self.numbers[np.asarray(positions, dtype=np.int64)].tolist()
-        found, missing, corrupt = self.reader.read(numbers)
+        missing, corrupt = self.reader.visit(numbers, take)
         reasons: Counter[str] = Counter()
         waited_s = 0.0
         if missing or corrupt:
             began = time.monotonic()
-            more, reasons = self._wait(missing, corrupt, began + self.timeout_s)
-            found |= more
+            reasons = self._wait(numbers, missing, corrupt, take, stopped)
             waited_s = time.monotonic() - began
         self.session.count(len(numbers), dict(reasons), waited_s)
-        return [found[number] for number in numbers]
 
     def _wait(
-        self, missing: list[int], corrupt: list[int], deadline: float
-    ) -> tuple[dict[int, Arrays], Counter[str]]:
+        self, numbers: list[int], missing: list[int], corrupt: list[int], take: Take, stopped: threading.Event
+    ) -> Counter[str]:
         """Ask the service until all are there. A service that is away has until the deadline to come back."""
-        found: dict[int, Arrays] = {}
+        deadline = time.monotonic() + self.timeout_s
+        places = missing + corrupt
         reason_of: dict[int, str] = {}
-        bad_again: Counter[int] = Counter(corrupt)
+        tries: Counter[int] = Counter(corrupt)
         away: NoService | None = None
-        while missing or corrupt:
+        while (missing or corrupt) and not stopped.is_set():
+            wanted = [numbers[at] for at in missing + corrupt]
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise self._timeout(missing + corrupt, away)
+                raise self._timeout(wanted, away)
             body = {
                 "manifest": self._record.manifest,
-                "samples": missing + corrupt,
-                "corrupt": corrupt,
+                "samples": wanted,
+                "corrupt": [numbers[at] for at in corrupt],
                 "wait_s": min(WANT_WAIT_S, left_s),
             }
             try:
                 answer = self._service.post(f"/datasets/{self.name}/want", body, timeout_s=left_s + 5)
-                for number, reason in answer["reasons"].items():
-                    reason_of.setdefault(int(number), reason)
+                reason_of = {int(number): reason for number, reason in answer["reasons"].items()} | reason_of
                 away = None
             except NoService as error:
                 away = error
-                reason_of |= dict.fromkeys(missing + corrupt, "service_down")
-                time.sleep(min(POLL_S, left_s))
-            more, missing, corrupt = self.reader.read(missing + corrupt)
-            found |= more
-            bad_again.update(corrupt)
-            if corrupt and away is None and bad_again[corrupt[0]] > CORRUPT_TRIES:
-                key = self.reader.manifest.key(corrupt[0])
+                reason_of |= dict.fromkeys(wanted, "service_down")
+                stopped.wait(min(POLL_S, left_s))
+            missing, corrupt = self._visit_again(numbers, missing + corrupt, take)
+            tries.update(corrupt)
+            if corrupt and away is None and tries[corrupt[0]] > CORRUPT_TRIES:
+                key = self.reader.manifest.key(numbers[corrupt[0]])
                 raise ShardCorrupt(
                     f"{key} of {self.name} reads wrong again and again", hint="check memory and disk"
                 )
-        # One that came in between looking and asking was late, too.
-        return found, Counter(reason_of.get(number, "late") for number in {**found, **reason_of})
+        # One that came between our look and our question was late, too.
+        return Counter(reason_of.get(numbers[at], "late") for at in places)
+
+    def _visit_again(self, numbers: list[int], places: list[int], take: Take) -> tuple[list[int], list[int]]:
+        """Look once more for the samples at some places of `numbers`."""
+        missing, corrupt = self.reader.visit(
+            [numbers[at] for at in places], lambda at, arrays: take(places[at], arrays)
+        )
+        return [places[at] for at in missing], [places[at] for at in corrupt]
 
     def _timeout(self, numbers: list[int], away: NoService | None) -> StagerError:
         what = f"{len(numbers)} samples of {self.name} (first: {self.reader.manifest.key(numbers[0])})"

@@ -1,6 +1,6 @@
 """Staged data sets for PyTorch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,9 +8,11 @@ from torch.utils.data import Dataset
 
 from stager.model import Arrays
 from stager.subset import Subset
+from stager_client.loader import THREADS, BatchLoader
 from stager_client.samples import StagedSamples
 
 Sample = tuple[Any, Any]
+Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
 class StagedDataset(Dataset[Sample]):
@@ -38,18 +40,18 @@ class StagedDataset(Dataset[Sample]):
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, seed, per_class, fraction, where, split)
-        self._samples = StagedSamples(name, subset, service, timeout_s, skip_failed)
+        self.samples = StagedSamples(name, subset, service, timeout_s, skip_failed)
         self.transform, self.target_transform = transform, target_transform
-        self.classes = self._samples.classes
-        self.class_to_idx = self._samples.class_to_idx
+        self.classes = self.samples.classes
+        self.class_to_idx = self.samples.class_to_idx
 
     @property
     def targets(self) -> list[int]:
-        labels: list[int] = self._samples.labels.tolist()
+        labels: list[int] = self.samples.labels.tolist()
         return labels
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self.samples)
 
     def __getitem__(self, index: int) -> Sample:
         if not -len(self) <= index < len(self):
@@ -60,22 +62,92 @@ class StagedDataset(Dataset[Sample]):
         """A batch in one pass: one look at the index, one call for all that is missing."""
         return [
             self._sample(position, arrays)
-            for position, arrays in zip(indices, self._samples.read(indices), strict=True)
+            for position, arrays in zip(indices, self.samples.read(indices), strict=True)
         ]
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the statistics which epoch begins. Without it, epochs are counted from the number of reads."""
-        self._samples.session.set_epoch(epoch)
+        self.samples.session.set_epoch(epoch)
 
     def flush(self) -> None:
         """Report counts now, not within a second."""
-        self._samples.session.flush()
+        self.samples.session.flush()
 
     def _sample(self, position: int, arrays: Arrays) -> Sample:
         image: Any = torch.from_numpy(arrays["image"].copy()).permute(2, 0, 1)
-        label: Any = int(self._samples.labels[position])
+        label: Any = int(self.samples.labels[position])
         if self.transform is not None:
             image = self.transform(image)
         if self.target_transform is not None:
             label = self.target_transform(label)
         return image, label
+
+
+class StagedLoader:
+    """Batches of a StagedDataset as (images, labels), put together by threads of this process.
+
+    Images are uint8 NCHW views of NHWC memory (channels_last), labels int64. The order is a function of
+    (seed, epoch, rank, world size); rank and world size are torch.distributed's when it is initialised.
+    A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
+    """
+
+    def __init__(
+        self,
+        data: StagedDataset,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        device: str | torch.device | None = None,
+        transform: Transform | None = None,
+        prefetch: int = 3,
+        threads: int = THREADS,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        here = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self._loader = BatchLoader(
+            data.samples,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            rank=rank if rank is not None else torch.distributed.get_rank() if here else 0,
+            world_size=world_size
+            if world_size is not None
+            else torch.distributed.get_world_size()
+            if here
+            else 1,
+            prefetch=prefetch,
+            threads=threads,
+        )
+        self._device = torch.device(device) if device is not None else None
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for batch in self._loader:
+            images = torch.from_numpy(batch.fields["image"]).permute(0, 3, 1, 2)
+            labels = torch.from_numpy(batch.labels)
+            del batch
+            if self._device is not None:
+                images, labels = (tensor.to(self._device, non_blocking=True) for tensor in (images, labels))
+            yield (self._transform(images) if self._transform else images), labels
+            del images
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
+        self._loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where we are, to go on at this batch later, on any number of ranks."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._loader.load_state_dict(state)
+
+    def stats(self) -> dict[str, float]:
+        """How long the loop waited for batches, and how long it computed in between."""
+        return self._loader.stats()

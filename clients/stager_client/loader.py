@@ -1,0 +1,135 @@
+"""Batches in a known order, put together by threads from the mapped shards. No framework, no processes."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stager.errors import UsageError
+from stager.model import Numbers, canonical_json, digest_of
+from stager.order import epoch_order, rank_order
+from stager_client.buffers import BufferPool
+from stager_client.samples import StagedSamples
+
+THREADS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of one step: the arrays of each field, their labels, and where they are in the data set."""
+
+    fields: dict[str, npt.NDArray[Any]]
+    labels: npt.NDArray[np.int64]
+    positions: Numbers
+
+
+class BatchLoader:
+    """The batches of one rank, epoch after epoch; it can stop at any batch and go on elsewhere."""
+
+    def __init__(
+        self,
+        samples: StagedSamples,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        prefetch: int = 3,
+        threads: int = THREADS,
+    ) -> None:
+        if batch_size < 1 or prefetch < 1 or threads < 1:
+            raise UsageError("batch_size, prefetch and threads must be at least 1")
+        rank_order(np.zeros(0, dtype=np.int64), 0, rank, world_size, drop_last)  # do the ranks make sense?
+        self.samples, self.batch_size = samples, batch_size
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.rank, self.world_size, self.prefetch, self.threads = rank, world_size, prefetch, threads
+        self.epoch = 0
+        self._position = 0  # of the epoch, read by all ranks together
+        self._resume_at = 0
+        self._pools = {
+            field.name: BufferPool((batch_size, *shape), field.dtype)
+            for field, shape in samples.fixed_fields()
+        }
+        self._waited_s = self._computed_s = 0.0
+        self._batches = 0
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(self._parts(0))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
+        if epoch != self.epoch:
+            self.epoch, self._position, self._resume_at = epoch, 0, 0
+        self.samples.session.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where we are: three integers, and a digest of what is read."""
+        return {"seed": self.seed, "epoch": self.epoch, "position": self._position, "digest": self._digest()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a loader was, on any number of ranks."""
+        if state["digest"] != self._digest():
+            raise UsageError(
+                "the state is of other data: the data set, its subset or shuffle differ",
+                hint="open the same subset of the same scan, with the same shuffle",
+            )
+        self.seed, self.epoch = int(state["seed"]), int(state["epoch"])
+        self._position = self._resume_at = int(state["position"])
+        self.samples.session.set_epoch(self.epoch)
+
+    def stats(self) -> dict[str, float]:
+        """How long the consumer waited for batches, and how long it computed in between."""
+        return {"batches": self._batches, "waited_s": self._waited_s, "computed_s": self._computed_s}
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The epoch from its beginning, or from where the loaded state was."""
+        start, self._resume_at = self._resume_at, 0
+        self._position = start
+        parts = deque(self._parts(start))
+        stopped = threading.Event()
+        pool = ThreadPoolExecutor(self.threads, "stager-batch")
+        ahead: deque[Future[Batch]] = deque()
+        asked_at = time.perf_counter()
+        try:
+            while parts or ahead:
+                while parts and len(ahead) < self.prefetch:
+                    ahead.append(pool.submit(self._assemble, parts.popleft(), stopped))
+                batch = ahead.popleft().result()
+                given_at = time.perf_counter()
+                self._waited_s += given_at - asked_at
+                self._batches += 1
+                self._position = min(self._position + self.batch_size * self.world_size, len(self.samples))
+                yield batch
+                del batch  # or its buffer would not be free for the batch after next
+                asked_at = time.perf_counter()
+                self._computed_s += asked_at - given_at
+            self.epoch, self._position = self.epoch + 1, 0
+        finally:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _parts(self, start: int) -> list[Numbers]:
+        """The positions of each batch of this rank, from `start` of the epoch on."""
+        count = len(self.samples)
+        order = epoch_order(count, self.seed, self.epoch) if self.shuffle else np.arange(count)
+        mine = rank_order(order, start, self.rank, self.world_size, self.drop_last)
+        whole = len(mine) - len(mine) % self.batch_size if self.drop_last else len(mine)
+        return [mine[at : at + self.batch_size] for at in range(0, whole, self.batch_size)]
+
+    def _assemble(self, positions: Numbers, stopped: threading.Event) -> Batch:
+        fields = {name: pool.take()[: len(positions)] for name, pool in self._pools.items()}
+        self.samples.fill(positions, fields, stopped)
+        return Batch(fields, self.samples.labels[positions], positions)
+
+    def _digest(self) -> str:
+        about = canonical_json([self.samples.digest, self.shuffle])
+        return digest_of(about.encode())

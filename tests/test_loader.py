@@ -1,0 +1,206 @@
+"""StagedLoader: the known order, exact resume on any number of ranks, buffers that are never torn away."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from making import image_folder
+from running import Place
+from stager.errors import UsageError
+from stager.order import epoch_order
+from stager_client.buffers import BufferPool
+from stager_client.torch import StagedDataset, StagedLoader
+
+SAMPLES = 60
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("loader")
+    image_folder(root / "source", 6, 10)
+    tables = (
+        f'[datasets.data]\nsource = "{root}/source"\nrecipe = {{resize = 24, crop = 16}}\n'
+        f'[datasets.uneven]\nsource = "{root}/source"\nrecipe = {{resize = 24, crop = 0}}\n'
+        f'[datasets.jpeg]\nsource = "{root}/source"\nrecipe = {{resize = 24, crop = 16, encode = "jpeg"}}\n'
+    )
+    place = Place(root).configure(tables)
+    for name in ("data", "uneven", "jpeg"):
+        assert place.run("prefetch", name, "--format", "lmdb" if name == "jpeg" else "arrow").returncode == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STAGER_CONFIG", str(place.config))
+        yield place
+
+
+@pytest.fixture(scope="module")
+def data(place: Place) -> StagedDataset:
+    return StagedDataset("data")
+
+
+def labels_of(loader: StagedLoader) -> list[int]:
+    return [int(label) for _, labels in loader for label in labels]
+
+
+def fail_in(loader: StagedLoader) -> None:
+    for _images, _labels in loader:
+        raise ZeroDivisionError
+
+
+def positions_of(loader: StagedLoader) -> list[int]:
+    return [int(position) for batch in loader._loader for position in batch.positions]
+
+
+@pytest.mark.parametrize("name", ["data", "jpeg"])
+def test_batches_have_the_pixels_and_labels_of_the_data_set_in_the_known_order(
+    place: Place, name: str
+) -> None:
+    data = StagedDataset(name)
+    loader = StagedLoader(data, 7, shuffle=True, seed=5)
+    order = epoch_order(SAMPLES, 5, 0)
+    at = 0
+    for images, labels in loader:
+        assert images.dtype == torch.uint8
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        for image, label in zip(images, labels, strict=True):
+            expected, target = data[int(order[at])]
+            assert torch.equal(image, expected)
+            assert int(label) == target
+            at += 1
+    assert at == SAMPLES
+
+
+def test_the_next_epoch_has_another_order_and_a_named_epoch_its_own(data: StagedDataset) -> None:
+    loader = StagedLoader(data, 8, shuffle=True, seed=1)
+    first, second = positions_of(loader), positions_of(loader)
+    assert second == epoch_order(SAMPLES, 1, 1).tolist() != first
+    loader.set_epoch(0)
+    assert positions_of(loader) == first
+    assert positions_of(StagedLoader(data, 8)) == list(range(SAMPLES))
+
+
+def test_the_length_counts_the_last_batch_unless_it_is_dropped(data: StagedDataset) -> None:
+    assert len(StagedLoader(data, 7)) == 9
+    assert len(StagedLoader(data, 7, drop_last=True)) == 8
+    assert [len(labels) for _, labels in StagedLoader(data, 25)] == [25, 25, 10]
+    assert [len(labels) for _, labels in StagedLoader(data, 25, drop_last=True)] == [25, 25]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    stops=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 4)), max_size=4),
+    batch=st.integers(1, 9),
+    epoch=st.integers(0, 3),
+)
+def test_resuming_at_any_batch_on_any_number_of_ranks_reads_what_one_run_reads(
+    data: StagedDataset, stops: list[tuple[int, int]], batch: int, epoch: int
+) -> None:
+    state = None
+    read: list[int] = []
+    for world_size, steps in [*stops, (2, SAMPLES)]:
+        loaders = [
+            StagedLoader(data, batch, shuffle=True, seed=9, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        for loader in loaders:
+            loader.load_state_dict(state) if state else loader.set_epoch(epoch)
+        before = loaders[0].state_dict()["position"]
+        runs = [iter(loader._loader) for loader in loaders]
+        rounds: list[list[int]] = []
+        for _ in range(steps):
+            batches = [next(run, None) for run in runs]
+            if batches[0] is None:
+                break
+            parts = [found.positions for found in batches if found is not None]
+            rounds.append(np.stack(parts, axis=1).reshape(-1).tolist())
+            state = loaders[0].state_dict()
+        assert len({str(loader.state_dict()) for loader in loaders}) == 1
+        read += [position for part in rounds for position in part][: SAMPLES - before]
+        state = state or loaders[0].state_dict()
+        for run in runs:
+            run.close()  # type: ignore[attr-defined]
+        if state["position"] in (0, SAMPLES) and rounds:
+            break
+    assert read == epoch_order(SAMPLES, 9, epoch).tolist()
+
+
+def test_a_state_is_three_integers_and_a_digest_and_fits_only_its_data(
+    place: Place, data: StagedDataset
+) -> None:
+    loader = StagedLoader(data, 8, shuffle=True, seed=3)
+    run = iter(loader)
+    next(run)
+    next(run)
+    state = loader.state_dict()
+    assert {name: value for name, value in state.items() if name != "digest"} == {
+        "seed": 3,
+        "epoch": 0,
+        "position": 16,
+    }
+    other = StagedLoader(StagedDataset("data", classes=2), 8, shuffle=True)
+    with pytest.raises(UsageError, match="other data"):
+        other.load_state_dict(state)
+
+
+def test_a_loop_that_breaks_starts_the_epoch_anew_and_leaves_no_thread(data: StagedDataset) -> None:
+    before = threading.active_count()
+    loader = StagedLoader(data, 4, shuffle=True, seed=2)
+    for _ in range(20):
+        for _images, _labels in loader:
+            break
+    with pytest.raises(ZeroDivisionError):
+        fail_in(loader)
+    assert positions_of(loader) == epoch_order(SAMPLES, 2, 0).tolist()
+    for thread in threading.enumerate():
+        if thread.name.startswith("stager-batch"):
+            thread.join(5)
+    assert threading.active_count() <= before + 1  # the reporter
+
+
+def test_batches_that_are_kept_stay_what_they_were(data: StagedDataset) -> None:
+    kept = [images for images, _ in StagedLoader(data, 6)]
+    for number, image in enumerate(torch.cat(kept)):
+        assert torch.equal(image, data[number][0])
+
+
+def test_a_loop_that_keeps_nothing_uses_few_buffers_again(data: StagedDataset) -> None:
+    loader = StagedLoader(data, 4, prefetch=3)
+    for _ in range(5):
+        for _images, _labels in loader:
+            pass
+    (pool,) = loader._loader._pools.values()
+    assert pool.made <= 6
+
+
+def test_a_view_of_a_view_keeps_its_buffer() -> None:
+    pool = BufferPool((4, 3), np.uint8)
+    view = torch.from_numpy(pool.take()[1:3].T)[0]
+    other = pool.take()
+    assert pool.made == 2
+    del view, other
+    pool.take()
+    assert pool.made == 2
+
+
+def test_samples_of_different_sizes_are_refused_with_a_way_out(place: Place) -> None:
+    with pytest.raises(UsageError, match="differ in size"):
+        StagedLoader(StagedDataset("uneven"), 4)
+    assert len(StagedDataset("uneven")[0][0].shape) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"prefetch": 0}, {"rank": 2, "world_size": 2}])
+def test_arguments_that_make_no_sense_are_refused(data: StagedDataset, wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        StagedLoader(data, **{"batch_size": 4, **wrong})  # type: ignore[arg-type]
+
+
+def test_the_loader_knows_how_long_the_loop_waited_and_computed(data: StagedDataset) -> None:
+    loader = StagedLoader(data, 10)
+    labels_of(loader)
+    stats = loader.stats()
+    assert stats["batches"] == 6
+    assert stats["waited_s"] > 0
+    assert stats["computed_s"] > 0
