@@ -68,11 +68,11 @@ $(STAMP):
 # pillow-simd takes the folder of Pillow and is older: it lacks the security fixes since Pillow 12.2. It is for data
 # one trusts, so it has an environment of its own and is no dependency.
 $(SIMD_STAMP):
-	$(call debian,strace systemd build-essential libjpeg-dev zlib1g-dev)
+	$(call debian,strace systemd build-essential libjpeg-dev zlib1g-dev libtiff-dev libwebp-dev)
 	$(call environment,.venv-simd)
 	.venv-simd/bin/python -m pip uninstall -qq --yes pillow pillow-simd
 	CC="$$(grep -qw avx2 /proc/cpuinfo && echo 'cc -mavx2' || echo cc)" \
-		.venv-simd/bin/python $(PIP_INSTALL) --no-deps --no-binary pillow-simd 'pillow-simd>=12.1'
+		.venv-simd/bin/python $(PIP_INSTALL) --no-deps --no-cache-dir --no-binary pillow-simd 'pillow-simd>=12.1'
 	@rm -f .venv-simd/.made-* && touch $@
 
 # torch comes first, by itself: where it fails, the message is about torch.

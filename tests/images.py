@@ -54,7 +54,7 @@ def rgb_png_16_bit(grey: npt.NDArray[np.uint16]) -> bytes:
 def good_images() -> dict[str, bytes]:
     """One of each kind that we read, 80x60."""
     image = Image.fromarray(natural(80, 60))
-    grey16 = (np.asarray(image.convert("L")).astype(np.uint16) << 8) + 77
+    grey16 = np.asarray(image.convert("L"), np.uint16) * np.uint16(256) + np.uint16(77)
     alpha = image.convert("RGBA")
     alpha.putalpha(image.convert("L"))
     palette = image.convert("P", palette=Image.Palette.ADAPTIVE, colors=64)
@@ -121,7 +121,9 @@ def bad_images() -> dict[str, tuple[bytes, str]]:
 
 def _png(width: int, height: int, bits: int, colours: int, lines: bytes) -> bytes:
     def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        return (
+            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, 0)
     chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
