@@ -14,6 +14,7 @@ from running import Place
 from stager.errors import UsageError
 from stager.order import epoch_order
 from stager_client.buffers import BufferPool
+from stager_client.numpy import StagedArrays
 from stager_client.torch import StagedDataset, StagedLoader
 
 SAMPLES = 60
@@ -204,3 +205,14 @@ def test_the_loader_knows_how_long_the_loop_waited_and_computed(data: StagedData
     assert stats["batches"] == 6
     assert stats["waited_s"] > 0
     assert stats["computed_s"] > 0
+
+
+def test_numpy_has_the_same_samples_in_the_same_order(place: Place, data: StagedDataset) -> None:
+    arrays = StagedArrays("data", 8, shuffle=True, seed=4, rank=1, world_size=2)
+    loader = StagedLoader(data, 8, shuffle=True, seed=4, rank=1, world_size=2)
+    assert len(arrays) == len(loader)
+    for (images, labels), (tensors, targets) in zip(arrays, loader, strict=True):
+        assert images.shape[1:] == (16, 16, 3)
+        assert (images == tensors.permute(0, 2, 3, 1).numpy()).all()
+        assert labels.tolist() == targets.tolist()
+    assert arrays.state_dict() == loader.state_dict()

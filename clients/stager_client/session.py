@@ -29,7 +29,8 @@ class Session:
         """Start counting in this process."""
         self._pid = os.getpid()
         self._process = f"{self._pid}-{uuid.uuid4().hex[:8]}"
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held for a moment only: a slow service must not hold up a reader
+        self._sending = threading.Lock()
         self._requests = self._sent = 0
         self._wait_s = 0.0
         self._reasons: dict[str, int] = {}
@@ -54,16 +55,18 @@ class Session:
         """Send what has not been sent. If no service answers, nothing is lost: totals are sent again."""
         if self._pid != os.getpid():
             return
-        with self._lock:
-            if self._requests == self._sent:
+        with self._sending:
+            with self._lock:
+                requests, wait_s, reasons = self._requests, self._wait_s, dict(self._reasons)
+            if requests == self._sent:
                 return
-            misses = sum(self._reasons.values())
+            misses = sum(reasons.values())
             totals = {
-                "requests": self._requests,
-                "hits": self._requests - misses,
+                "requests": requests,
+                "hits": requests - misses,
                 "misses": misses,
-                "wait_s": self._wait_s,
-                "reasons": self._reasons,
+                "wait_s": wait_s,
+                "reasons": reasons,
             }
             body = {
                 "dataset": self.dataset,
@@ -75,7 +78,7 @@ class Session:
             }
             try:
                 self.service.post("/reports", body, REPORT_TIMEOUT_S)
-                self._sent = self._requests
+                self._sent = requests
             except StagerError:
                 _unsent.add(self)
 
