@@ -62,6 +62,20 @@ class Dataset:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of a stored sample, or None if samples differ."""
+        sizes = [spec.row_bytes for spec in self.record.fields]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def choose_format(self, asked: str) -> tuple[str, str]:
+        """The format of new shards, and why."""
+        if asked != "auto":
+            return asked, "as asked"
+        if self.row_bytes is not None:
+            return "arrow", "rows of one size are read straight from the mapped file"
+        return "arrow", "rows are found by offset, without a look-up"
+
     def resident(self) -> Numbers:
         return np.flatnonzero(is_resident(self.index.words))
 
@@ -185,7 +199,8 @@ class Cache:
         path = dataset.directory / "subsets" / f"{digest_of(about.encode())[:8]}.txt"
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path, self.scratch) as scratch:
-            scratch.write_text(f"# {dataset.name} {about}\n" + "".join(f"{name}\n" for name in classes))
+            lines = (f"# {dataset.name} {about}", *classes)
+            scratch.write_bytes(b"".join(encode_key(line) + b"\n" for line in lines))
         return str(path)
 
     def record_failures(self, dataset: Dataset, failures: Iterable[Failure]) -> None:

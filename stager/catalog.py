@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stager.errors import CacheError
+from stager.errors import CacheError, NoSpace
 from stager.model import Numbers
 
 SCHEMA_VERSION: Final = 1
@@ -124,6 +124,7 @@ class Catalog:
     """One connection, used by one thread at a time. Every public write is one durable transaction."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._open(path)
@@ -176,13 +177,20 @@ class Catalog:
         if self._db.in_transaction:
             yield
             return
-        self._db.execute("BEGIN IMMEDIATE")
         try:
+            self._db.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._known(error) from None
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _known(self, error: sqlite3.Error) -> CacheError:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            return NoSpace(f"{self._path}: the disk is full", hint="free some disk, or stager evict DATASET")
+        return CacheError(f"{self._path}: {error}", hint="check the disk of the cache")
 
     # Data sets
 
@@ -328,6 +336,13 @@ class Catalog:
             self._db.execute(
                 "UPDATE jobs SET state = ?, result = ? WHERE id = ?", (state, json.dumps(result), job)
             )
+
+    def ended_job(self, job: int) -> dict[str, Any] | None:
+        """How a job ended; None if there is none, or it has not."""
+        row = self._db.execute(
+            "SELECT result FROM jobs WHERE id = ? AND state != 'queued'", (job,)
+        ).fetchone()
+        return json.loads(row[0]) if row else None
 
     def unfinished_jobs(self) -> list[tuple[int, str, dict[str, Any]]]:
         """(id, data set, request) of jobs that a stop or a crash cut off."""

@@ -19,6 +19,7 @@ StagerError                 what went wrong, and a hint: what to try
 """
 
 import difflib
+import errno
 from collections.abc import Collection
 from typing import Final
 
@@ -110,6 +111,18 @@ class ShardCorrupt(ShardError):
 
 class WaitTimeout(StagerError):
     pass
+
+
+def known_error(error: Exception, path: str) -> StagerError:
+    """An error as one of ours. `path`: what was being written. Even a bug of ours has one line and a hint."""
+    if isinstance(error, StagerError):
+        return error
+    if not isinstance(error, OSError):
+        return StagerError(f"{type(error).__name__}: {error}", hint="this is a bug: please report it")
+    message = f"{error.filename or path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(message, hint="free some disk, or stager evict DATASET")
+    return CacheError(message, hint="check the disk of the cache")
 
 
 def nearest(word: str, known: Collection[str]) -> str:

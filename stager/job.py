@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stager.cache import Dataset
+from stager.cache import Cache, Dataset
 from stager.config import FIRST_SHARD_SAMPLES
 from stager.dataset import DatasetSpec
 from stager.errors import StagerError
-from stager.index import Words, is_resident
+from stager.index import Words, is_failed, is_resident
 from stager.model import Numbers
 from stager.plan import Plan
-from stager.subset import Subset
+from stager.subset import Subset, draw
 
 Mask = npt.NDArray[np.bool_]
 ENDED = ("done", "failed", "cancelled")
@@ -83,6 +83,18 @@ class Job:
     def ended(self) -> bool:
         return self.state in ENDED
 
+    def draw(self, cache: Cache, dataset: Dataset) -> None:
+        """Work out what the subset is, and what of it is missing."""
+        drawn = draw(dataset.manifest, self.request.subset)
+        cache.forgive(dataset, drawn.numbers)
+        words = dataset.index.words[drawn.numbers]
+        self.dataset, self.classes = dataset, drawn.classes
+        self.format, self.format_why = dataset.choose_format(self.request.format)
+        self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
+        self.wait_for(drawn.numbers[~is_resident(words) & ~is_failed(words)], len(dataset.manifest))
+        self.wanted, self.failed = len(drawn.numbers), int(is_failed(words).sum())
+        self.already = self.wanted - self.failed - len(self.queue) - self.staged
+
     def wait_for(self, samples: Numbers, of: int) -> None:
         """Make these what the job still waits for, of a manifest with `of` samples."""
         self.queue, self.cursor = samples, 0
@@ -100,6 +112,16 @@ class Job:
             taken.append(part)
             have += len(part)
         return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
+
+    def count_off(self, samples: Numbers, staged_bytes: int) -> None:
+        """Samples have come to their end: staged as so many bytes, or, with none, failed."""
+        count = int(self.waiting[samples].sum())
+        self.waiting[samples] = False
+        if staged_bytes:
+            self.staged += count
+            self.bytes += staged_bytes * count // max(len(samples), 1)
+        else:
+            self.failed += count
 
     def told(self) -> str:
         """The job in one line of the log."""

@@ -10,6 +10,7 @@ from stager.catalog import Catalog
 
 # Why a reader had to wait. A closed list: every miss has one of these.
 MISS_REASONS: Final = ("not_planned", "late", "corrupt", "service_down")
+EPOCHS_A_REPORT_MAX: Final = 1000  # what one report says of more epochs counts for the last of these
 
 
 @dataclass(slots=True)
@@ -88,6 +89,8 @@ def split_by_epoch(before: int, length: int, fresh: Totals) -> list[tuple[int, T
     while fresh.requests > 0:
         epoch, at = divmod(before, length)
         requests = min(fresh.requests, length - at)
+        if len(parts) == EPOCHS_A_REPORT_MAX:
+            requests = fresh.requests
         if requests == fresh.requests:
             part = fresh
         else:

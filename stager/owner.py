@@ -17,6 +17,7 @@ from stager.errors import UsageError, nearest
 from stager.job import Job, Request
 from stager.meter import Report, Totals
 from stager.model import Numbers, decode_key
+from stager.sessions import Reading
 from stager.shards import FORMATS
 from stager.staging import Staging
 from stager.subset import Subset, draw
@@ -45,6 +46,7 @@ class Owner:
             },
             "budget": self.cache.budget.to_json(),
             "datasets": [{name: row[name] for name in names} for row in datasets],
+            "sessions": self.staging.sessions.to_json(),
             "jobs": [self.job_json(job) for job in self.staging.jobs.values() if job.id > 0],
         }
 
@@ -116,35 +118,51 @@ class Owner:
         return self.job_json(self.staging.submit(request))
 
     def job(self, job_id: int) -> dict[str, Any]:
-        return self.job_json(self._job(job_id))
+        """A job, also one that ended before the last start: whoever waits for it may have missed that."""
+        job = self.staging.jobs.get(job_id)
+        value = self.job_json(job) if job else self.cache.catalog.ended_job(job_id)
+        if value is None:
+            raise UsageError(f"there is no job {job_id}", hint="stager status lists the jobs")
+        return value
 
     def cancel(self, job_id: int) -> dict[str, Any]:
-        self.staging.cancel(self._job(job_id))
+        if job_id in self.staging.jobs:
+            self.staging.cancel(self.staging.jobs[job_id])
         return self.job(job_id)
 
     def job_json(self, job: Job) -> dict[str, Any]:
         return job.to_json(0 if job.ended else self.staging.under_way(job))
-
-    def _job(self, job_id: int) -> Job:
-        if job_id not in self.staging.jobs:
-            raise UsageError(f"there is no job {job_id}", hint="stager status lists the jobs")
-        return self.staging.jobs[job_id]
 
     # Readers
 
     def want(
         self, name: str, manifest: str, samples: Iterable[int], corrupt: Iterable[int], wait_s: float
     ) -> "Future[dict[str, Any]]":
-        dataset = self.dataset(name)
-        if dataset.record.manifest != manifest:
-            raise UsageError(f"{name} was scanned again since it was opened", hint="open the data set again")
+        dataset = self._opened(name, manifest)
         return self.staging.want(
             dataset, self._numbers(dataset, samples), self._numbers(dataset, corrupt), wait_s
         )
 
+    def _opened(self, name: str, manifest: str) -> Dataset:
+        dataset = self.dataset(name)
+        if dataset.record.manifest != manifest:
+            raise UsageError(f"{name} was scanned again since it was opened", hint="open the data set again")
+        return dataset
+
+    def read_in_order(self, reading: Reading) -> dict[str, Any]:
+        """Stage ahead of a reader whose order is known from now on."""
+        dataset = self._opened(reading.dataset, reading.manifest)
+        session = self.staging.sessions.register(reading, dataset)
+        return {"samples": len(session.order), "missing": session.missing()}
+
     def report(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        meter.absorb(self.cache.catalog, Report(**{**value, "totals": Totals(**value["totals"])}))
-        return {}
+        self.dataset(value["dataset"])  # there must be one
+        knows_order = True
+        if value["position"] is not None:
+            knows_order = self.staging.sessions.heard(value["session"], value["position"])
+        report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
+        meter.absorb(self.cache.catalog, Report(**report, totals=Totals(**value["totals"])))
+        return {"knows_order": knows_order}  # if not, we have been restarted: tell us again
 
     def _numbers(self, dataset: Dataset, samples: Iterable[int]) -> Numbers:
         numbers = np.unique(np.fromiter(samples, dtype=np.int64))

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from stager.budget import say_bytes
 from stager.config import FETCHES_IN_FLIGHT
 
@@ -44,6 +47,24 @@ class Plan:
             "seconds": self.seconds.to_json(whole=False),
             "fits": self.fits,
         }
+
+
+def make_plan(
+    sample: Mapping[str, Any],
+    *,
+    source_sizes: npt.NDArray[np.int64],
+    row_bytes: int | None,
+    room_bytes: int,
+    workers: int,
+    threads: int,
+) -> Plan:
+    """The price of staging objects of these sizes, from what a worker told of a few of them."""
+    count, measured = len(source_sizes), len(sample["samples"])
+    sizes = (measured, sample.get("size_bytes", 0), sample.get("size_squares", 0))
+    staged_bytes = estimate_bytes(count, row_bytes, sizes)
+    seconds = estimate_seconds(count, measured, sample, workers=workers, threads=threads)
+    fits = staged_bytes.estimate <= room_bytes
+    return Plan(count, count, int(source_sizes.sum()), staged_bytes, seconds, fits)
 
 
 NOTHING_TO_DO = Plan(0, 0, 0, Estimate(0, 0, 0), Estimate(0, 0, 0), True)

@@ -16,14 +16,15 @@ from stager.catalog import ShardRow
 from stager.check import drop_bad_shards
 from stager.config import PLAN_SAMPLES, SHARD_BYTES
 from stager.durable import Durable, DurableQueue
-from stager.errors import CacheError, NoService, NoSpace, StagerError, UsageError
+from stager.errors import CacheError, NoService, NoSpace, StagerError, UsageError, known_error
 from stager.index import is_failed, is_resident
 from stager.job import Job, Request
 from stager.manifest import Manifest
 from stager.model import Numbers
-from stager.plan import NOTHING_TO_DO, Plan, estimate_bytes, estimate_seconds
-from stager.subset import Subset, draw
-from stager.tasks import Outcome, Task, Tasks, choose_format, fixed_row_bytes
+from stager.plan import NOTHING_TO_DO, make_plan
+from stager.sessions import Sessions
+from stager.subset import Subset
+from stager.tasks import Outcome, Task, Tasks
 from stager.wants import Wants
 from stager.workers import Answer
 
@@ -55,6 +56,7 @@ class Staging:
         self._events: queue.SimpleQueue[Answer | Command | Durable] = queue.SimpleQueue()
         self._tasks = Tasks(cache, self._events)
         self._wants = Wants()
+        self.sessions = Sessions()
         self._disk = DurableQueue(cache, self._events)
 
     # The loop
@@ -76,6 +78,7 @@ class Staging:
             pass
         for outcome in self._tasks.stalled():
             self._ended(outcome)
+        self.sessions.end_silent()
         while not self.stopping and self._dispatch():
             pass
         self._wants.answer()
@@ -97,6 +100,10 @@ class Staging:
             answered = self._tasks.answered(event.worker, event.message)
             if answered is not None:
                 self._ended(answered)
+
+    def warm_up(self) -> None:
+        """Have workers ready before the first task."""
+        self._tasks.pool.start()
 
     def stop(self) -> None:
         """Stop staging; finish what has been built. Jobs of a service stay, and go on at the next start."""
@@ -128,7 +135,7 @@ class Staging:
         for job_id, _, value in self.cache.catalog.unfinished_jobs():
             request = Request.from_json(value)
             if request.is_local:
-                self.cache.catalog.end_job(job_id, "cancelled", {})
+                self.cache.catalog.end_job(job_id, "cancelled", Job(job_id, request, "cancelled").to_json())
                 continue
             log.info("job resumed id=%d dataset=%s", job_id, request.spec.name)
             self._begin(Job(job_id, request))
@@ -142,7 +149,7 @@ class Staging:
         """Stage these samples again, as a job of its own."""
         request = Request(dataset.spec, Subset(), "auto", is_local=True)
         job = Job(self.cache.catalog.add_job(dataset.name, request.to_json()), request, "staging", dataset)
-        job.format, job.format_why = choose_format("auto", dataset)
+        job.format, job.format_why = dataset.choose_format("auto")
         job.wait_for(samples, len(dataset.manifest))
         job.wanted, job.plan, job.staging_at = len(samples), NOTHING_TO_DO, time.monotonic()
         self.jobs[job.id] = job
@@ -170,11 +177,20 @@ class Staging:
         job.state, job.error, job.ended_at = state, error, time.monotonic()
         goes_on = self.stopping and not job.request.is_local
         if not job.request.stop_after and not goes_on:
-            self.cache.catalog.end_job(job.id, state, job.to_json())
+            try:
+                self.cache.catalog.end_job(job.id, state, job.to_json())
+            except CacheError as problem:  # a full disk, most likely: the next start takes the job up again
+                log.error("job not recorded id=%d error=%r", job.id, problem.message)
         log.info("job ended %s", job.told())
 
     def _scanned(self, job: Job, path: Path) -> None:
         """A scan is done: the job's samples are known, and with them what is missing."""
+        if not len(Manifest.open(path)):  # a mount that is gone looks like this: what is staged of it stays
+            path.unlink()
+            raise UsageError(
+                f"{job.request.spec.source.url}: no images there",
+                hint="the folder layout wants CLASS/NAME.jpg below the source",
+            )
         dataset = self.cache.adopt(job.request.spec, path)
         for other in self.jobs.values():
             if not other.ended and other.dataset is not None and other.dataset.name == dataset.name:
@@ -182,12 +198,7 @@ class Staging:
         if job.request.stop_after == "scan":
             self._end(job, "done")
             return
-        if not len(dataset.manifest):
-            raise UsageError(
-                f"{job.request.spec.source.url}: no images there",
-                hint="the folder layout wants CLASS/NAME.jpg below the source",
-            )
-        self._draw(job, dataset)
+        job.draw(self.cache, dataset)
         if not len(job.queue):
             job.plan = NOTHING_TO_DO
             self._settle(job)
@@ -205,21 +216,9 @@ class Staging:
     def _draw_again(self, job: Job, dataset: Dataset) -> None:
         """Another scan has come in, and numbers may have moved."""
         try:
-            self._draw(job, dataset)
+            job.draw(self.cache, dataset)
         except StagerError as error:
             self._end(job, "failed", error)
-
-    def _draw(self, job: Job, dataset: Dataset) -> None:
-        """Work out what the job's subset is, and what of it is missing."""
-        drawn = draw(dataset.manifest, job.request.subset)
-        self.cache.forgive(dataset, drawn.numbers)
-        words = dataset.index.words[drawn.numbers]
-        job.dataset, job.classes = dataset, drawn.classes
-        job.format, job.format_why = choose_format(job.request.format, dataset)
-        job.saved_as = self.cache.save_subset(dataset, job.request.subset, drawn.classes)
-        job.wait_for(drawn.numbers[~is_resident(words) & ~is_failed(words)], len(dataset.manifest))
-        job.wanted, job.failed = len(drawn.numbers), int(is_failed(words).sum())
-        job.already = job.wanted - job.failed - len(job.queue) - job.staged
 
     def _check_fit(self, job: Job) -> None:
         """Refuse, before it starts, what cannot fit."""
@@ -232,17 +231,13 @@ class Staging:
     def _planned(self, job: Job, sample: Mapping[str, Any]) -> None:
         """A few samples of a job are in: now its price can be told."""
         assert job.dataset is not None
-        count, measured = len(job.queue), len(sample["samples"])
-        sizes = (measured, sample.get("size_bytes", 0), sample.get("size_squares", 0))
-        staged_bytes = estimate_bytes(count, fixed_row_bytes(job.dataset), sizes)
-        pool = self._tasks.pool
-        job.plan = Plan(
-            samples=count,
-            requests=count,
-            source_bytes=int(job.dataset.manifest.sizes[job.queue].sum()),
-            staged_bytes=staged_bytes,
-            seconds=estimate_seconds(count, measured, sample, workers=pool.size, threads=pool.threads),
-            fits=staged_bytes.estimate <= self.cache.budget.room_bytes(),
+        job.plan = make_plan(
+            sample,
+            source_sizes=job.dataset.manifest.sizes[job.queue],
+            row_bytes=job.dataset.row_bytes,
+            room_bytes=self.cache.budget.room_bytes(),
+            workers=self._tasks.pool.size,
+            threads=self._tasks.pool.threads,
         )
         if job.request.stop_after:
             self._end(job, "done")
@@ -269,38 +264,48 @@ class Staging:
         for job in self.jobs.values():
             if job.dataset is dataset and not job.ended:
                 planned |= job.waiting
+        planned[self.sessions.expected(dataset)] = True
         reasons = {int(number): "late" if planned[number] else "not_planned" for number in missing}
         reasons |= {number: "corrupt" for number in bad if number in reasons}
         for at in range(0, len(missing), WANT_SHARD_SAMPLES):
             part = missing[at : at + WANT_SHARD_SAMPLES]
-            self._tasks.put_urgent(dataset, part, choose_format("auto", dataset)[0])
+            self._tasks.put_urgent(dataset, part, dataset.choose_format("auto")[0])
         return self._wants.add(dataset, reasons, wait_s)
 
     # Tasks
 
     def _dispatch(self) -> bool:
-        """Give out one task: first what readers wait for, then the oldest job. False: nothing to give."""
-        if self._tasks.pool.free_slots() <= 0 or len(self._disk) >= NOT_YET_DURABLE_MAX:
+        """Give out one task: what readers wait for, what they need soon, the oldest job. False: nothing."""
+        tasks = self._tasks
+        if tasks.pool.free_slots() <= 0 or tasks.must_wait or len(self._disk) >= NOT_YET_DURABLE_MAX:
             return False
-        urgent = self._tasks.next_urgent()
-        if urgent is not None:
-            self._build(*urgent)
+        suspect = tasks.next_suspect()
+        if chosen := suspect or tasks.next_urgent():
+            self._build(*chosen, is_suspect=suspect is not None)
             return True
+        for session in self.sessions.by_need():
+            dataset = session.dataset
+            samples = session.ahead(tasks.in_flight(dataset), self._shard_samples_max(dataset))
+            if len(samples):
+                self._build(dataset, samples, dataset.choose_format("auto")[0])
+                return True
         for job in self.jobs.values():
             if job.state != "staging" or job.dataset is None:
                 continue
             in_flight, words = self._tasks.in_flight(job.dataset), job.dataset.index.words
             samples = job.take(job.shard_samples, in_flight, words)
             if len(samples):
-                largest = int(SHARD_BYTES / self._tasks.mean_row_bytes(job.dataset))
-                job.shard_samples = max(1, min(job.shard_samples * 2, largest, SHARD_SAMPLES_MAX))
+                job.shard_samples = min(job.shard_samples * 2, self._shard_samples_max(job.dataset))
                 self._build(job.dataset, samples, job.format)
                 return True
         return False
 
-    def _build(self, dataset: Dataset, samples: Numbers, shard_format: str) -> None:
+    def _shard_samples_max(self, dataset: Dataset) -> int:
+        return max(1, min(int(SHARD_BYTES / self._tasks.mean_row_bytes(dataset)), SHARD_SAMPLES_MAX))
+
+    def _build(self, dataset: Dataset, samples: Numbers, shard_format: str, is_suspect: bool = False) -> None:
         try:
-            self._tasks.build(dataset, samples, shard_format)
+            self._tasks.build(dataset, samples, shard_format, is_suspect=is_suspect)
         except NoSpace as error:
             self._give_up(dataset, samples, error)
 
@@ -312,9 +317,12 @@ class Staging:
                 raise outcome.error
             if task.dataset is not None:
                 self._built(task, outcome.result)
-            elif task.job is not None and task.path is not None and not task.job.ended:
-                self._scanned(task.job, task.path)
-        except StagerError as error:
+            elif task.job is not None and task.path is not None:
+                self._scanned(task.job, task.path) if not task.job.ended else task.path.unlink()
+        except Exception as caught:  # a bug that one job runs into must not end all others
+            error = known_error(caught, str(self.cache.directory))
+            if not isinstance(caught, StagerError | OSError):
+                log.exception("task failed id=%d dataset=%s", task.id, task.spec.name)
             if task.job is not None and not task.job.ended:
                 self._end(task.job, "failed", error)
             if task.dataset is not None:
@@ -334,21 +342,18 @@ class Staging:
         """A shard is complete under its final name (or was only measured)."""
         assert task.dataset is not None
         dataset = self.cache.datasets[task.dataset.name]
-        self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
         if task.path is not None:
             if dataset.record.recipe != task.dataset.record.recipe:
                 task.path.unlink(missing_ok=True)  # the recipe has changed meanwhile
                 return
-            now = _follow(task.dataset.manifest, dataset.manifest)
-            failures = [
-                Failure(int(now[sample]), reason, detail) for sample, reason, detail in result["failed"]
-            ]
-            failures = [failure for failure in failures if failure.sample >= 0]
-            self.cache.record_failures(dataset, failures)
-            self._left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
+            now = task.dataset.manifest.numbers_in(dataset.manifest)
             if result["samples"]:
                 samples = now[np.asarray(result["samples"], dtype=np.int64)]
                 self._publish(dataset, task, samples, result["size_bytes"])
+            failures = [Failure(int(now[at]), *why) for at, *why in result["failed"] if now[at] >= 0]
+            self.cache.record_failures(dataset, failures)
+            self._left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
+        self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
         if task.job is not None and not task.job.ended:
             self._planned(task.job, result)
 
@@ -364,17 +369,22 @@ class Staging:
         row = event.row
         self._disk.done(event)
         dataset = self.cache.datasets[event.dataset.name]
-        if dataset is not event.dataset:  # a new manifest came in between
-            now = _follow(event.dataset.manifest, dataset.manifest)
-            row = replace(row, dataset=dataset.id, samples=now[row.samples])
+        if dataset.record.recipe != event.dataset.record.recipe:
+            dataset = event.dataset  # the name has another recipe by now: the shard belongs to the old one
+        elif dataset is not event.dataset:  # a new manifest came in between
+            now = event.dataset.manifest.numbers_in(dataset.manifest)
+            row = replace(row, samples=np.where(row.samples < 0, -1, now[row.samples]))
             self.cache.publish(dataset, row)
         samples = row.samples[row.samples >= 0]
-        if event.error is not None:  # never sync again: the kernel may call lost pages clean. It is no shard.
+        try:
+            if event.error is not None:  # never sync again: the kernel may call lost pages clean
+                told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
+                raise CacheError(told, hint="check the disk, then run it again")
+            self.cache.catalog.add_shard(row)
+        except CacheError as error:
             self.cache.drop_unrecorded(dataset, row)
-            told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
-            self._give_up(dataset, samples, CacheError(told, hint="check the disk, then run it again"))
+            self._give_up(dataset, samples, error)
             return
-        self.cache.catalog.add_shard(row)
         about = (dataset.name, row.number, len(samples), row.bytes)
         log.info("shard staged dataset=%s shard=%08x samples=%d bytes=%d", *about)
         self._left(dataset, samples, row.bytes)
@@ -383,16 +393,5 @@ class Staging:
         """Samples have come to their end, staged or failed: count them for every job that waits for them."""
         for job in self.jobs.values():
             if job.dataset is dataset and not job.ended:
-                count = int(job.waiting[samples].sum())
-                job.waiting[samples] = False
-                if staged_bytes:
-                    job.staged += count
-                    job.bytes += staged_bytes * count // len(samples)
-                else:
-                    job.failed += count
+                job.count_off(samples, staged_bytes)
                 self._settle(job)
-
-
-def _follow(old: Manifest, new: Manifest) -> Numbers:
-    """For each sample of one manifest, its number in another."""
-    return np.arange(len(old)) if old is new else old.numbers_in(new)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stager.errors import UsageError, nearest
 from stager.manifest import Manifest
-from stager.model import Numbers, key_hash
+from stager.model import Numbers, decode_key, key_hash
 from stager.where import select
 
 Hashes = npt.NDArray[np.uint64]
@@ -60,8 +60,8 @@ def parse_classes(text: str | None) -> int | tuple[str, ...] | None:
         return None
     if text.startswith("@"):
         try:
-            names = [line.strip() for line in Path(text[1:]).read_text().splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
+            names = [line.strip() for line in decode_key(Path(text[1:]).read_bytes()).split("\n")]
+        except OSError as error:
             raise UsageError(
                 f"--classes {text}: {error}", hint="a text file with one class name a line"
             ) from None
@@ -140,7 +140,7 @@ def _part(manifest: Manifest, numbers: Numbers, subset: Subset) -> Numbers:
     if subset.fraction is not None:
         limits = np.ceil(limits * subset.fraction).astype(np.int64)
     if subset.per_class is not None:
-        limits = np.minimum(limits, subset.per_class)
+        limits = np.minimum(limits, min(subset.per_class, len(numbers)))
     place = np.arange(len(order)) - np.repeat(starts, counts)
     return np.sort(numbers[order[place < np.repeat(limits, counts)]])
 

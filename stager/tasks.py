@@ -41,6 +41,7 @@ class Task:
     path: Path | None = None  # None: only measured
     reserved_bytes: int = 0
     done: int = 0
+    is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Tasks:
         self.pool = WorkerPool(events)
         self._open: dict[int, Task] = {}
         self._urgent: deque[tuple[Dataset, Numbers, str]] = deque()
-        self._suspects: set[tuple[str, int]] = set()  # samples that were alone with a worker that died
-        self._in_flight: dict[str, Mask] = {}  # manifest -> samples that are in a task
+        self._suspects: deque[tuple[Dataset, Numbers, str]] = deque()  # one sample each
+        self._in_flight: dict[tuple[int, str], Mask] = {}  # data set id, manifest -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
         self._last = 0
 
@@ -75,11 +76,16 @@ class Tasks:
         self._send(task, {"kind": "scan", "path": str(path)})
 
     def build(
-        self, dataset: Dataset, samples: Numbers, shard_format: str, plan_of: Job | None = None
+        self,
+        dataset: Dataset,
+        samples: Numbers,
+        shard_format: str,
+        plan_of: Job | None = None,
+        is_suspect: bool = False,
     ) -> None:
         """Have one shard built; raise NoSpace if there is no room. A job that stops at a plan writes none."""
         self._last += 1
-        task = Task(self._last, dataset.spec, plan_of, dataset, samples, shard_format)
+        task = Task(self._last, dataset.spec, plan_of, dataset, samples, shard_format, is_suspect=is_suspect)
         message: dict[str, Any] = {
             "kind": "build",
             "manifest": str(self.cache.manifest_of(dataset)),
@@ -92,7 +98,7 @@ class Tasks:
             self.cache.budget.take(task.reserved_bytes)
             task.shard, task.path = self.cache.next_shard(dataset, shard_format)
             message |= {"path": str(task.path), "scratch": str(self._scratch(task))}
-        self.in_flight(dataset)[samples] = True
+            self.in_flight(dataset)[samples] = True
         self._send(task, message)
 
     def put_urgent(self, dataset: Dataset, samples: Numbers, shard_format: str) -> None:
@@ -101,8 +107,23 @@ class Tasks:
 
     def next_urgent(self) -> tuple[Dataset, Numbers, str] | None:
         """The next urgent samples that are still missing and not in a task."""
-        while self._urgent:
-            dataset, samples, shard_format = self._urgent.popleft()
+        return self._next(self._urgent)
+
+    def next_suspect(self) -> tuple[Dataset, Numbers, str] | None:
+        """The next sample that must be tried alone."""
+        return self._next(self._suspects)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether nothing may be given out: a suspect is being tried, or will be once all others are done."""
+        tried = any(task.is_suspect for task in self._open.values())
+        return tried or bool(self._suspects and self._open)
+
+    def _next(self, waiting: deque[tuple[Dataset, Numbers, str]]) -> tuple[Dataset, Numbers, str] | None:
+        while waiting:
+            dataset, samples, shard_format = waiting.popleft()
+            if self.cache.datasets.get(dataset.name) is not dataset:
+                continue  # it was scanned anew: whoever needs them has drawn them anew
             words = dataset.index.words[samples]
             samples = samples[~is_resident(words) & ~is_failed(words) & ~self.in_flight(dataset)[samples]]
             if len(samples):
@@ -129,6 +150,7 @@ class Tasks:
         worker.tasks.discard(task.id)
         self._close(task)
         if message["kind"] == "failed":
+            self._discard(task)
             kind = getattr(errors, message["error"])
             return Outcome(task, {}, kind(message["message"], message["hint"]))
         if task.dataset is not None and message["samples"]:
@@ -147,24 +169,21 @@ class Tasks:
                 )
                 outcomes.append(Outcome(task, {}, died))
                 continue
-            failed = self._halve(task.dataset, task.samples, task.format)
+            failed = self._put_back(task, task.dataset) if task.path is not None else []
             if failed or task.job is not None:
                 outcomes.append(Outcome(task, {**_EMPTY, "failed": failed}))
         return outcomes
 
-    def _halve(self, dataset: Dataset, samples: Numbers, shard_format: str) -> list[tuple[int, str, str]]:
-        """Put the samples of a dead worker back; return those that have failed for good."""
-        if len(samples) > 1:
-            for half in np.array_split(samples, 2):
-                self.put_urgent(dataset, half, shard_format)
+    def _put_back(self, task: Task, dataset: Dataset) -> list[tuple[int, str, str]]:
+        """Have the samples of a dead worker staged again, in halves; return those that failed for good."""
+        if len(task.samples) > 1:
+            for half in np.array_split(task.samples, 2):
+                self.put_urgent(dataset, half, task.format)
             return []
-        sample = int(samples[0])
-        suspect = (dataset.record.manifest, sample)
-        if suspect not in self._suspects:
-            self._suspects.add(suspect)
-            self.put_urgent(dataset, samples, shard_format)
+        if not task.is_suspect:  # the worker had other tasks, too: it may have been one of theirs
+            self._suspects.append((dataset, task.samples, task.format))
             return []
-        return [(sample, "crashed", f"{dataset.manifest.key(sample)}: preparing it ended the worker")]
+        return [(int(task.samples[0]), "crashed", "preparing it ended the worker")]
 
     def stalled(self) -> list[Outcome]:
         """Leave workers behind that have been silent for long: most likely they hang in their source."""
@@ -185,33 +204,36 @@ class Tasks:
         worker.tasks.clear()
         for task in tasks:
             self._close(task)
-            self._scratch(task).unlink(missing_ok=True)
+            self._discard(task)
         return tasks
 
     def _close(self, task: Task) -> None:
         del self._open[task.id]
-        if task.dataset is not None:
+        if task.dataset is not None and task.path is not None:
             self.in_flight(task.dataset)[task.samples] = False
             self.cache.budget.settle(task.reserved_bytes, 0)
+
+    def _discard(self, task: Task) -> None:
+        """Remove what a task that came to nothing may have left, under either name."""
+        if task.path is not None:
+            self._scratch(task).unlink(missing_ok=True)
+            task.path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """End all workers; what they had under way is worth nothing."""
         self.pool.stop()
-        for worker in [*self.pool.workers]:
-            worker.process.wait()
         for task in [*self._open.values()]:
             self._close(task)
-            if task.path is not None:
-                task.path.unlink(missing_ok=True)
+            self._discard(task)
 
     # Small facts
 
     def in_flight(self, dataset: Dataset) -> Mask:
         """Which samples of a data set are in a task."""
-        manifest = dataset.record.manifest
-        if manifest not in self._in_flight:
-            self._in_flight[manifest] = np.zeros(len(dataset.manifest), dtype=np.bool_)
-        return self._in_flight[manifest]
+        name = (dataset.id, dataset.record.manifest)
+        if name not in self._in_flight:
+            self._in_flight[name] = np.zeros(len(dataset.manifest), dtype=np.bool_)
+        return self._in_flight[name]
 
     def under_way(self, dataset: Dataset) -> int:
         """Samples that are prepared but whose shard is not complete."""
@@ -223,10 +245,10 @@ class Tasks:
         return named | {self._scratch(task) for task in self._open.values()}
 
     def mean_row_bytes(self, dataset: Dataset) -> float:
-        return fixed_row_bytes(dataset) or self._row_bytes.get(dataset.id, GUESS_ROW_BYTES)
+        return dataset.row_bytes or self._row_bytes.get(dataset.id, GUESS_ROW_BYTES)
 
     def knows_row_bytes(self, dataset: Dataset) -> bool:
-        return fixed_row_bytes(dataset) is not None or dataset.id in self._row_bytes
+        return dataset.row_bytes is not None or dataset.id in self._row_bytes
 
     def _scratch(self, task: Task) -> Path:
         return self.cache.scratch / f"shard-{task.shard:08x}"
@@ -242,18 +264,3 @@ _EMPTY: Final[dict[str, Any]] = {
     "fetch_s": 0.0,
     "prepare_s": 0.0,
 }
-
-
-def fixed_row_bytes(dataset: Dataset) -> int | None:
-    """Bytes of a stored sample, or None if samples differ."""
-    sizes = [spec.row_bytes for spec in dataset.record.fields]
-    return None if None in sizes else sum(size or 0 for size in sizes)
-
-
-def choose_format(asked: str, dataset: Dataset) -> tuple[str, str]:
-    """The format of new shards, and why."""
-    if asked != "auto":
-        return asked, "as asked"
-    if fixed_row_bytes(dataset) is not None:
-        return "arrow", "rows of one size are read straight from the mapped file"
-    return "arrow", "rows are found by offset, without a look-up"

@@ -4,6 +4,7 @@ It owns no state, no lock and no socket: it can be killed at any moment, and die
 """
 
 import json
+import logging
 import os
 import resource
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from stager.dataset import DatasetSpec
-from stager.errors import StagerError
+from stager.errors import known_error
 from stager.layouts import LAYOUTS
 from stager.manifest import Manifest, write_manifest
 from stager.model import Recipe, Source, canonical_json
@@ -43,32 +44,15 @@ class Worker:
         try:
             spec = DatasetSpec.from_json(task["dataset"])
             result = self._scan(task, spec) if task["kind"] == "scan" else self._build(task, spec)
-            self._say({"task": task["task"], "kind": "done", **result})
-        except StagerError as error:
-            self._say(
-                {
-                    "task": task["task"],
-                    "kind": "failed",
-                    "error": type(error).__name__,
-                    "message": error.message,
-                    "hint": error.hint,
-                }
-            )
-        except OSError as error:
-            name = "NoSpace" if error.errno in (28, 122) else "CacheError"  # ENOSPC, EDQUOT
-            self._say(
-                {
-                    "task": task["task"],
-                    "kind": "failed",
-                    "error": name,
-                    "message": f"{error.filename or task.get('path')}: {error.strerror or error}",
-                    "hint": "",
-                }
-            )
+            self.say({"task": task["task"], "kind": "done", **result})
+        except Exception as error:
+            told = known_error(error, task.get("path", ""))
+            about = {"error": type(told).__name__, "message": told.message, "hint": told.hint}
+            self.say({"task": task["task"], "kind": "failed", **about})
 
     def _scan(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
         def progress(scanned: int) -> None:
-            self._say({"task": task["task"], "kind": "progress", "done": scanned})
+            self.say({"task": task["task"], "kind": "progress", "done": scanned})
 
         source, _ = self._opened(spec)
         write_manifest(Path(task["path"]), LAYOUTS[spec.layout], source.scan(), progress)
@@ -83,7 +67,7 @@ class Worker:
             done += more
             if time.perf_counter() - said_at > PROGRESS_EVERY_S:
                 said_at = time.perf_counter()
-                self._say({"task": task["task"], "kind": "progress", "done": done})
+                self.say({"task": task["task"], "kind": "progress", "done": done})
 
         source, recipe = self._opened(spec)
         scratch = Path(task["scratch"]) if task["scratch"] else None
@@ -118,10 +102,29 @@ class Worker:
             self._manifests[path] = Manifest.open(Path(path))
         return self._manifests[path]
 
-    def _say(self, message: Mapping[str, Any]) -> None:
+    def say(self, message: Mapping[str, Any]) -> None:
         with self._lock:
             self._answers.write(json.dumps(message) + "\n")
             self._answers.flush()
+
+
+class _ToOwner(logging.Handler):
+    """Has the owner log it: there is one log, in one format."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(logging.WARNING)
+        self._worker = worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._worker.say({"kind": "log", "level": record.levelno, "event": record.getMessage()})
+
+
+def load_decoders() -> None:
+    """Import what the first sample needs, while the first task is still on its way: torch takes a second."""
+    from stager.recipes import decode, resize
+
+    resize.resizer_name()
+    assert decode
 
 
 def main() -> None:
@@ -130,6 +133,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     worker = Worker(int(sys.argv[1]), answers)
+    logging.basicConfig(handlers=[_ToOwner(worker)])
+    threading.Thread(target=load_decoders, daemon=True).start()
     for line in sys.stdin:
         threading.Thread(target=worker.run, args=(json.loads(line),), daemon=True).start()
     os._exit(0)  # the owner is gone: what is under way is worth nothing

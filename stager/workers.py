@@ -1,6 +1,7 @@
 """The owner's side of its worker processes: start, send, listen, give up."""
 
 import json
+import logging
 import os
 import queue
 import subprocess
@@ -8,10 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
+
+log = logging.getLogger("stager.workers")
+
+KILL_S: Final = 2.0  # a killed worker that is still there by then hangs in its source, and writes nothing
 
 
 @dataclass(slots=True)
@@ -46,6 +52,11 @@ class WorkerPool:
         self.workers: list[WorkerProcess] = []
         self._answers = answers
 
+    def start(self) -> None:
+        """Start all processes now: the first reader need not wait for them."""
+        while len(self.workers) < self.size:
+            self._start()
+
     def free_slots(self) -> int:
         """How many more tasks could be sent now."""
         return self.size * TASKS_PER_WORKER - sum(len(worker.tasks) for worker in self.workers)
@@ -71,8 +82,13 @@ class WorkerPool:
             self.workers.remove(worker)
 
     def stop(self) -> None:
-        for worker in list(self.workers):
+        """Kill all, and see them gone: what they had under way can be removed now."""
+        workers = list(self.workers)
+        for worker in workers:
             self.drop(worker)
+        for worker in workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(KILL_S)
 
     def _start(self) -> None:
         process = subprocess.Popen(
@@ -93,6 +109,9 @@ class WorkerPool:
                 message = json.loads(line)
             except ValueError:
                 break  # a line cut off by a crash
-            self._answers.put(Answer(worker, message))
+            if message["kind"] == "log":
+                log.log(message["level"], "%s", message["event"])
+            else:
+                self._answers.put(Answer(worker, message))
         worker.process.wait()
         self._answers.put(Answer(worker, None))

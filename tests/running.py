@@ -56,6 +56,13 @@ class Place:
             env=self.env(), capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Start `stager` with these arguments, and do not wait for it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "stager", *arguments],
+            env=self.env(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
     def json(self, *arguments: str, code: int = 0) -> Any:
         """Run `stager` with --json, expect an exit code, and return what it printed."""
         done = self.run(*arguments, "--json")
@@ -73,10 +80,10 @@ class Place:
 
     def start_service(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start stagerd and return once it answers."""
-        log = (self.root / "service.log").open("a")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stagerd", *arguments], env=self.env(), stderr=log, text=True
-        )
+        with (self.root / "service.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "stagerd", *arguments], env=self.env(), stderr=log, text=True
+            )
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             try:

@@ -15,7 +15,7 @@ from stager.errors import UsageError
 from stager.model import Numbers, canonical_json, digest_of
 from stager.order import epoch_order, rank_order
 from stager_client.buffers import BufferPool
-from stager_client.samples import StagedSamples
+from stager_client.samples import Reasons, StagedSamples
 
 THREADS: Final = 2
 
@@ -27,6 +27,7 @@ class Batch:
     fields: dict[str, npt.NDArray[Any]]
     labels: npt.NDArray[np.int64]
     positions: Numbers
+    missed: Reasons
 
 
 class BatchLoader:
@@ -94,6 +95,7 @@ class BatchLoader:
         """The epoch from its beginning, or from where the loaded state was."""
         start, self._resume_at = self._resume_at, 0
         self._position = start
+        self._tell_order(start)
         parts = deque(self._parts(start))
         stopped = threading.Event()
         pool = ThreadPoolExecutor(self.threads, "stager-batch")
@@ -107,6 +109,7 @@ class BatchLoader:
                 given_at = time.perf_counter()
                 self._waited_s += given_at - asked_at
                 self._batches += 1
+                self._count(batch, given_at - asked_at)
                 self._position = min(self._position + self.batch_size * self.world_size, len(self.samples))
                 yield batch
                 del batch  # or its buffer would not be free for the batch after next
@@ -114,8 +117,26 @@ class BatchLoader:
                 self._computed_s += asked_at - given_at
             self.epoch, self._position = self.epoch + 1, 0
         finally:
+            self.samples.session.leave_order()
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _tell_order(self, start: int) -> None:
+        """The order is a function of these: the service works it out for itself."""
+        self.samples.session.read_in_order(
+            {
+                "manifest": self.samples.manifest_digest,
+                "subset": self.samples.subset.to_json(),
+                "shuffle": self.shuffle,
+                "seed": self.seed,
+                "epoch": self.epoch,
+                "rank": self.rank,
+                "world_size": self.world_size,
+                "drop_last": self.drop_last,
+                "length": len(self.samples),
+                "start": start,
+            }
+        )
 
     def _parts(self, start: int) -> list[Numbers]:
         """The positions of each batch of this rank, from `start` of the epoch on."""
@@ -127,8 +148,14 @@ class BatchLoader:
 
     def _assemble(self, positions: Numbers, stopped: threading.Event) -> Batch:
         fields = {name: pool.take()[: len(positions)] for name, pool in self._pools.items()}
-        self.samples.fill(positions, fields, stopped)
-        return Batch(fields, self.samples.labels[positions], positions)
+        missed = self.samples.fill(positions, fields, stopped)
+        return Batch(fields, self.samples.labels[positions], positions, missed)
+
+    def _count(self, batch: Batch, waited_s: float) -> None:
+        """Threads wait ahead of the loop; what counts is what the loop waited."""
+        session = self.samples.session
+        session.advance(len(batch.positions))
+        session.count(len(batch.positions), batch.missed, waited_s if batch.missed else 0.0)
 
     def _digest(self) -> str:
         about = canonical_json([self.samples.digest, self.shuffle])

@@ -22,6 +22,7 @@ from stager_client.session import Session
 
 Take = Callable[[int, Arrays], None]
 Positions = Sequence[int] | Numbers
+Reasons = dict[str, int]  # why samples had to be waited for, and how many
 
 POLL_S: Final = 0.2
 CORRUPT_TRIES: Final = 3
@@ -35,7 +36,7 @@ class StagedSamples:
         self, name: str, subset: Subset, service: str | None, timeout_s: float, skip_failed: bool
     ) -> None:
         config = load_config()
-        self.name, self.timeout_s = name, timeout_s
+        self.name, self.subset, self.timeout_s = name, subset, timeout_s
         self._service = Service(find_socket(service, config.socket))
         self._directory = self._find(datasets_dir(config.cache_dir) / name)
         self._record = DatasetRecord.read(self._directory)
@@ -65,6 +66,10 @@ class StagedSamples:
             self._reader = Reader(self._directory, self._record)
         return self._reader
 
+    @property
+    def manifest_digest(self) -> str:
+        return self._record.manifest
+
     def key(self, position: int) -> str:
         """The source's key of a sample."""
         return self.reader.manifest.key(int(self.numbers[position]))
@@ -72,17 +77,22 @@ class StagedSamples:
     def read(self, positions: Sequence[int]) -> list[Arrays]:
         """The samples at these positions."""
         found: dict[int, Arrays] = {}
-        self._visit(positions, found.__setitem__, NEVER)
+        began = time.monotonic()
+        reasons = self._visit(positions, found.__setitem__, NEVER)
+        self.session.count(len(positions), reasons, time.monotonic() - began if reasons else 0.0)
         return [found[at] for at in range(len(positions))]
 
-    def fill(self, positions: Positions, fields: Arrays, stopped: threading.Event) -> None:
-        """Copy the samples at these positions into arrays, row by row. `stopped`: nobody waits any more."""
+    def fill(self, positions: Positions, fields: Arrays, stopped: threading.Event) -> Reasons:
+        """Copy the samples at these positions into arrays, row by row; say why any had to be waited for.
+
+        For threads that work ahead: the caller counts. `stopped`: nobody waits any more.
+        """
 
         def take(at: int, arrays: Arrays) -> None:
             for name, rows in fields.items():
                 rows[at] = arrays[name]
 
-        self._visit(positions, take, stopped)
+        return self._visit(positions, take, stopped)
 
     def fixed_fields(self) -> list[tuple[Field, tuple[int, ...]]]:
         """The fields and their shapes, which must be known for all samples alike."""
@@ -94,21 +104,15 @@ class StagedSamples:
                 )
         return [(field, tuple(side or 0 for side in field.shape)) for field in self._record.fields]
 
-    def _visit(self, positions: Positions, take: Take, stopped: threading.Event) -> None:
+    def _visit(self, positions: Positions, take: Take, stopped: threading.Event) -> Reasons:
         """Give each sample to `take`. What is not resident is asked for, once for all, and waited for."""
         numbers = self.numbers[np.asarray(positions, dtype=np.int64)].tolist()
         missing, corrupt = self.reader.visit(numbers, take)
-        reasons: Counter[str] = Counter()
-        waited_s = 0.0
-        if missing or corrupt:
-            began = time.monotonic()
-            reasons = self._wait(numbers, missing, corrupt, take, stopped)
-            waited_s = time.monotonic() - began
-        self.session.count(len(numbers), dict(reasons), waited_s)
+        return self._wait(numbers, missing, corrupt, take, stopped) if missing or corrupt else {}
 
     def _wait(
         self, numbers: list[int], missing: list[int], corrupt: list[int], take: Take, stopped: threading.Event
-    ) -> Counter[str]:
+    ) -> Reasons:
         """Ask the service until all are there. A service that is away has until the deadline to come back."""
         deadline = time.monotonic() + self.timeout_s
         places = missing + corrupt
@@ -142,7 +146,7 @@ class StagedSamples:
                     f"{key} of {self.name} reads wrong again and again", hint="check memory and disk"
                 )
         # One that came between our look and our question was late, too.
-        return Counter(reason_of.get(numbers[at], "late") for at in places)
+        return dict(Counter(reason_of.get(numbers[at], "late") for at in places))
 
     def _visit_again(self, numbers: list[int], places: list[int], take: Take) -> tuple[list[int], list[int]]:
         """Look once more for the samples at some places of `numbers`."""

@@ -4,6 +4,7 @@ import atexit
 import os
 import threading
 import uuid
+from contextlib import suppress
 from multiprocessing import util
 
 from stager.config import REPORT_EVERY_S
@@ -11,6 +12,7 @@ from stager.control import Service
 from stager.errors import StagerError
 
 REPORT_TIMEOUT_S = 2.0
+ORDER_TIMEOUT_S = 10.0
 
 
 class Session:
@@ -19,11 +21,34 @@ class Session:
     Safe after a fork and after pickling: each process counts for itself, all in one session.
     """
 
+    _order: dict[str, object]
+    _position: int | None  # in the order we told; None: there is none
+
     def __init__(self, service: Service, dataset: str, length: int) -> None:
         self.service, self.dataset, self.length = service, dataset, length
         self.id = uuid.uuid4().hex
         self.epoch: int | None = None
         self._begin()
+
+    def read_in_order(self, order: dict[str, object]) -> None:
+        """Tell the service in which order we are going to read, so that it stages ahead of us."""
+        self._order, self._position = {"session": self.id, **order}, 0
+        self._tell_order()
+        _report_soon(self)
+
+    def _tell_order(self) -> None:
+        """If no service answers, what is resident can be read all the same."""
+        with suppress(StagerError):
+            self.service.post(f"/datasets/{self.dataset}/sessions", self._order, ORDER_TIMEOUT_S)
+
+    def advance(self, samples: int) -> None:
+        """So many more samples of the order have been read."""
+        if self._position is not None:
+            self._position += samples
+
+    def leave_order(self) -> None:
+        """Nothing more will be read in the order we told."""
+        self._position = None
 
     def _begin(self) -> None:
         """Start counting in this process."""
@@ -32,6 +57,7 @@ class Session:
         self._lock = threading.Lock()  # held for a moment only: a slow service must not hold up a reader
         self._sending = threading.Lock()
         self._requests = self._sent = 0
+        self._position = None
         self._wait_s = 0.0
         self._reasons: dict[str, int] = {}
 
@@ -58,7 +84,8 @@ class Session:
         with self._sending:
             with self._lock:
                 requests, wait_s, reasons = self._requests, self._wait_s, dict(self._reasons)
-            if requests == self._sent:
+            position = self._position
+            if requests == self._sent and position is None:
                 return
             misses = sum(reasons.values())
             totals = {
@@ -74,13 +101,18 @@ class Session:
                 "process": self._process,
                 "length": self.length,
                 "epoch": self.epoch,
+                "position": position,
                 "totals": totals,
             }
             try:
-                self.service.post("/reports", body, REPORT_TIMEOUT_S)
+                answer = self.service.post("/reports", body, REPORT_TIMEOUT_S)
                 self._sent = requests
+                if not answer["knows_order"] and position is not None:
+                    self._tell_order()  # the service was started anew
             except StagerError:
                 _unsent.add(self)
+            if position is not None:
+                _unsent.add(self)  # a report is a sign of life, too
 
     def __getstate__(self) -> dict[str, object]:
         names = ("service", "dataset", "length", "id", "epoch")

@@ -1,15 +1,18 @@
 """The service's HTTP API, version 1. Handlers only translate: the loop does the work."""
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from fastapi import Body, FastAPI, Request
+from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
 
 from stager import __version__
 from stager.check import problem_of
@@ -19,16 +22,23 @@ from stager.errors import NoService, SourceForbidden, StagerError, UsageError, n
 from stager.job import Request as JobRequest
 from stager.job import error_to_json
 from stager.layouts import LAYOUTS
+from stager.meter import MISS_REASONS
 from stager.owner import Owner
 from stager.recipes import check_recipe
+from stager.sessions import Reading
 from stager.subset import Subset
 
 T = TypeVar("T")
 _STATUS = {UsageError: 400, NoService: 503}
+_ONE_VERSION = "are the service and this program of one version?"
+
+Number = Annotated[int, Field(ge=0, lt=2**32)]  # of a sample or a shard
+Count = Annotated[int, Field(ge=0, le=10**15)]
+JobId = Annotated[int, InPath(gt=-(2**63), lt=2**63)]
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class SubsetBody(Strict):
@@ -43,9 +53,24 @@ class SubsetBody(Strict):
         return Subset.from_json(self.model_dump())
 
 
+class SourceBody(Strict):
+    url: str = Field(pattern=r"^(/|[A-Za-z0-9]+://)", description="s3://bucket/prefix, or an absolute path")
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+
+
+class SpecBody(Strict):
+    name: str
+    source: SourceBody
+    layout: str = "folder"
+    recipe: dict[str, Any]
+
+
 class PrefetchBody(Strict):
     dataset: str | None = Field(None, description="a data set of the service's config; none: its only one")
-    spec: dict[str, Any] | None = Field(None, description="a data set that is in no config: own user only")
+    spec: SpecBody | None = Field(None, description="a data set that is in no config: own user only")
     subset: SubsetBody = SubsetBody()
     format: str = Field("auto", pattern="^(auto|arrow|lmdb)$")
     stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
@@ -53,26 +78,49 @@ class PrefetchBody(Strict):
 
 class WantBody(Strict):
     manifest: str
-    samples: list[int] = Field(max_length=1_000_000)
-    corrupt: list[int] = []
+    samples: list[Number] = Field(max_length=1_000_000)
+    corrupt: list[Number] = Field([], max_length=1_000_000)
     wait_s: float = Field(WANT_WAIT_S, ge=0, le=60)
 
 
 class TotalsBody(Strict):
-    requests: int = Field(ge=0)
-    hits: int = Field(ge=0)
-    misses: int = Field(ge=0)
-    wait_s: float = Field(ge=0)
-    reasons: dict[str, int]
+    requests: Count
+    hits: Count
+    misses: Count
+    wait_s: float = Field(ge=0, le=1e12)
+    reasons: dict[str, Count]
+
+    @model_validator(mode="after")
+    def add_up(self) -> Self:
+        if self.requests != self.hits + self.misses or self.misses != sum(self.reasons.values()):
+            raise ValueError("requests are hits and misses, and each miss has a reason")
+        if not set(self.reasons) <= set(MISS_REASONS):
+            raise ValueError(f"a reason is one of {', '.join(MISS_REASONS)}")
+        return self
 
 
 class ReportBody(Strict):
     dataset: str
     session: str = Field(max_length=100)
     process: str = Field(max_length=100)
-    length: int = Field(ge=1)
-    epoch: int | None
+    length: int = Field(ge=1, lt=2**32)
+    epoch: Number | None
+    position: Number | None = Field(None, description="in the order that the session told")
     totals: TotalsBody
+
+
+class OrderBody(Strict):
+    session: str = Field(max_length=100)
+    manifest: str
+    subset: SubsetBody
+    shuffle: bool
+    seed: int
+    epoch: Number
+    rank: Number
+    world_size: Number = Field(ge=1)
+    drop_last: bool
+    length: Number
+    start: Number
 
 
 class PinBody(Strict):
@@ -84,9 +132,21 @@ class ShardsBody(Strict):
     shards: list[int] = Field(max_length=1_000_000)
 
 
+class AsciiJson(JSONResponse):
+    """JSON that can carry any key: bytes that are no UTF-8 are escaped, as `decode_key` has them."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False).encode()
+
+
 def make_app(owner: Owner, config: Config) -> FastAPI:
     app = FastAPI(
-        title="stager", version=__version__, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
+        title="stager",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+        default_response_class=AsciiJson,
     )
 
     async def ask(act: Callable[[], T]) -> T:
@@ -95,15 +155,24 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
     @app.exception_handler(StagerError)
     async def told(request: Request, error: StagerError) -> JSONResponse:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
-        return JSONResponse(error_to_json(error), status)
+        return AsciiJson(error_to_json(error), status)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        told = UsageError(f"{request.method} {request.url.path}: {error.detail}", hint=_ONE_VERSION)
+        return AsciiJson(error_to_json(told), error.status_code)
+
+    @app.exception_handler(Exception)
+    async def broke(request: Request, error: Exception) -> JSONResponse:
+        told = f"the service failed: {type(error).__name__}: {error}"
+        return AsciiJson(error_to_json(StagerError(told, hint="see its log, and report it")), 500)
 
     @app.exception_handler(RequestValidationError)
     async def refused(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return JSONResponse(
-            error_to_json(UsageError(f"the request is not valid: {where}: {first['msg']}")), 422
-        )
+        told = UsageError(f"the request is not valid: {where}: {first['msg']}", hint=_ONE_VERSION)
+        return AsciiJson(error_to_json(told), 422)
 
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
@@ -155,6 +224,13 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         """Totals of one reading process; they only grow, so a report may be sent again."""
         return await ask(lambda: owner.report(body.model_dump()))
 
+    @app.post("/v1/datasets/{name}/sessions")
+    async def read_in_order(name: str, body: OrderBody) -> dict[str, Any]:
+        """The order in which a session is going to read: it is staged ahead of it, before all jobs."""
+        told = {key: value for key, value in body.model_dump().items() if key != "subset"}
+        reading = Reading(dataset=name, subset=body.subset.subset(), **told)
+        return await ask(lambda: owner.read_in_order(reading))
+
     @app.post("/v1/jobs")
     async def prefetch(request: Request, body: PrefetchBody) -> dict[str, Any]:
         spec = _spec(config, body, request)
@@ -162,11 +238,11 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         return await ask(lambda: owner.prefetch(asked))
 
     @app.get("/v1/jobs/{job}")
-    async def job(job: int) -> dict[str, Any]:
+    async def job(job: JobId) -> dict[str, Any]:
         return await ask(lambda: owner.job(job))
 
     @app.post("/v1/jobs/{job}/cancel")
-    async def cancel(job: int) -> dict[str, Any]:
+    async def cancel(job: JobId) -> dict[str, Any]:
         return await ask(lambda: owner.cancel(job))
 
     @app.get("/v1/shards")
@@ -209,10 +285,7 @@ def _spec(config: Config, body: PrefetchBody, request: Request) -> DatasetSpec:
             "only the service's own user may stage a source that is not in its config",
             hint=f"ask the operator to add it to {config.path or '/etc/stager/stager.toml'}",
         )
-    try:
-        spec = DatasetSpec.from_json({**body.spec, "recipe": check_recipe(body.spec["recipe"])})
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"the spec is not valid: {error}") from None
+    spec = DatasetSpec.from_json({**body.spec.model_dump(), "recipe": check_recipe(body.spec.recipe)})
     if spec.name in config.datasets:
         raise UsageError(f"{spec.name!r} is in the service's config", hint="leave out the spec")
     if spec.layout not in LAYOUTS:

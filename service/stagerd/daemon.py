@@ -1,7 +1,9 @@
 """The service: one loop that owns all state, and an HTTP server on a Unix socket that asks it."""
 
+import errno
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -70,6 +72,7 @@ def run(config: Config) -> None:
         cache.close()
         raise
     owner = Owner(cache)
+    owner.staging.warm_up()
     owner.staging.resume()
     loop = Loop(owner)
     server = _Server(
@@ -84,6 +87,9 @@ def run(config: Config) -> None:
         ),
         loop,
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Also for uvicorn, which raises the signal again once it is done: we are not done by then.
+        signal.signal(number, server.handle_exit)
     loop.start()
     log.info(
         "service ready version=%s pid=%d socket=%s cache=%s datasets=%d",
@@ -139,6 +145,8 @@ def _listen(path: Path) -> socket.socket:
                     hint="stop it, or set another [service] socket",
                 )
             except NoService:
+                if not path.is_socket():
+                    raise FileExistsError(errno.EEXIST, "there is a file of another kind") from None
                 path.unlink()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o117)

@@ -1,22 +1,43 @@
 """The `stager` command: one file a verb."""
 
+import io
+import logging
 import sys
-from importlib import import_module
+
+import typer
 
 from stager.cli.app import app, show_error
-from stager.errors import StagerError
+from stager.errors import StagerError, UsageError
 
-VERBS = ("serve", "prefetch", "status", "ls", "evict", "verify")  # in the order --help lists them
+# What typer raises for a command line that makes no sense. It is click's, or that of its own copy of click.
+_WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def main() -> None:
-    """Run a verb; an error of ours is two lines and an exit code, never a trace."""
-    for verb in VERBS:
-        import_module(f"stager.cli.{verb}")  # adds its verb to the app
+    """Run a verb; what goes wrong is two lines and an exit code, never a trace."""
+    from stager.cli import evict, ls, prefetch, serve, status, verify  # noqa: F401  (each adds its verb)
+
+    _be_quiet()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names need not be UTF-8
     try:
-        app(prog_name="stager")
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="stager", standalone_mode=False))
     except StagerError as error:
         show_error(error)
         sys.exit(error.exit_code)
+    except _WrongUsage as error:
+        where = getattr(getattr(error, "ctx", None), "command_path", "stager")
+        said = getattr(error, "format_message", error.__str__)()
+        show_error(UsageError(" ".join(said.split()), hint=f"{where} --help"))
+        sys.exit(UsageError.exit_code)
     except BrokenPipeError:
         sys.exit(1)  # `stager ls | head`
+
+
+def _be_quiet() -> None:
+    """A verb says in its own words what happened, once; of what is logged, only workers' notes are shown."""
+    logging.getLogger("stager").addHandler(logging.NullHandler())
+    notes = logging.StreamHandler()
+    notes.setFormatter(logging.Formatter("note: %(message)s"))
+    logging.getLogger("stager.workers").addHandler(notes)

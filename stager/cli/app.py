@@ -1,6 +1,7 @@
 """What all verbs share: the app, its options, and how things are shown."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +21,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = Console()
-err = Console(stderr=True)
+PIPE_COLUMNS = 10_000  # where nobody looks, a line is a line, however long
+_PLAIN: dict[str, Any] = {"markup": False, "emoji": False}  # keys may have [brackets] and :colons:
+out = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, **_PLAIN)
+err = Console(width=None if sys.stderr.isatty() else PIPE_COLUMNS, stderr=True, **_PLAIN)
+_NUMBER = re.compile(r"-|[\d,.]+(%|/s| \w+)?")  # 1,500 or 99.5% or 12 MB; not 0e5f, which is a name
 
 
 def complete_dataset(incomplete: str) -> list[str]:
@@ -75,16 +79,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
-def print_line(console: Console, text: str) -> None:
-    """A long line: broken between words on a terminal, whole in a pipe."""
-    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
-
-
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Texts to the left, numbers to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
-        is_number = bool(rows) and all(row[number][:1].isdigit() or row[number] == "-" for row in rows)
+        is_number = bool(rows) and all(_NUMBER.fullmatch(row[number]) for row in rows)
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)

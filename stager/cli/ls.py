@@ -37,8 +37,10 @@ def list_datasets(
             columns = []
     if as_json:
         print_json(rows)
+    elif failed and not rows:
+        out.print("no sample has failed", highlight=False)
     elif columns:
-        print_table(columns, [[_cell(row[name]) for name in columns] for row in rows])
+        print_table(["data set", *columns[1:]], [[_cell(row[name]) for name in columns] for row in rows])
     elif rows:
         print_table(
             ["data set", "samples", "resident", "failed", "pinned", "shards", "size", "format", "source"],

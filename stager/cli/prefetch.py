@@ -24,7 +24,6 @@ from stager.cli.app import (
     err,
     out,
     print_json,
-    print_line,
     show_error,
     subset_of,
 )
@@ -135,8 +134,11 @@ def _tell(job: dict[str, Any], as_json: bool) -> int:
         if job["staged"]:
             err.print(f"{job['staged']:,} samples were staged before that, and stay")
         return DONE_IN_PART if job["staged"] else int(error.exit_code)
+    if job["state"] == "cancelled":
+        err.print(f"cancelled: {job['staged']:,} samples were staged and stay; run it again to go on")
+        return DONE_IN_PART
     if job["stop_after"]:
-        print_json(job["plan"]) if as_json else print_line(out, say_plan(job["plan"]))
+        print_json(job["plan"]) if as_json else out.print(say_plan(job["plan"]), highlight=False)
         return 0
     if as_json:
         names = ("dataset", "classes", "wanted", "staged", "already", "failed", "bytes", "seconds", "format")
@@ -198,7 +200,7 @@ class _Progress:
     def show(self, job: dict[str, Any]) -> None:
         if job["plan"] and job["state"] == "staging" and not self._has_plan:
             self._has_plan = True
-            print_line(err, say_plan(job["plan"]))
+            err.print(say_plan(job["plan"]), highlight=False)
         done = job["done"] + job["under_way"]
         speed = f"{job['rate']:,.0f}/s  {say_bytes(job['bytes'])}"
         if self._bar is not None:

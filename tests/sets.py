@@ -1,0 +1,96 @@
+"""Data sets for end-to-end tests: their tables in the config, and what is staged of them."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from running import Place
+from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
+from stager.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
+from stager.manifest import Manifest
+from stager.model import checksum_of
+from stager.shards import FORMATS, open_shard
+
+# To crop without resizing needs no torch, which takes a worker seconds to import.
+CROP = "crop = 32"
+
+
+def table(name: str, source: Path | str, recipe: str = CROP, **access: str | bool) -> str:
+    """A data set as stager.toml has it."""
+    keys = {"source": str(source), **access}
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    return f"[datasets.{name}]\n{lines}[datasets.{name}.recipe]\n{recipe}\n"
+
+
+def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
+    """The pixels of every sample that is resident, by key, each checked against its checksum.
+
+    Read from the files alone, by their format and nobody's help.
+    """
+    directory = place.cache / "datasets" / name
+    if not (directory / "dataset.json").exists():
+        return {}
+    record = DatasetRecord.read(directory)
+    manifest = Manifest.open(manifest_path(directory, record.manifest))
+    path = index_path(directory, record.recipe, record.manifest)
+    words = IndexReader(path, len(manifest), record.manifest, record.recipe).words.copy()
+    found = {}
+    for number in np.flatnonzero(is_resident(words)).tolist():
+        word = words[number : number + 1]
+        suffix = FORMATS[FORMAT_NAMES[int(format_of(word)[0])]].suffix
+        shard = open_shard(shard_path(directory, int(shard_of(word)[0]), suffix))
+        row = int(row_of(word)[0])
+        arrays = shard.row(row)
+        checksum = checksum_of(int(manifest.tags[number]), record.recipe, record.fields, arrays)
+        assert checksum == int(shard.checksums[row]), manifest.key(number)
+        found[manifest.key(number)] = arrays["image"].copy()
+    return found
+
+
+def classes_of(keys: Any) -> set[str]:
+    return {key.split("/")[0] for key in keys}
+
+
+def shard_files(place: Place, name: str) -> list[Path]:
+    return sorted((place.cache / "datasets" / name / "shards").iterdir())
+
+
+def flip_a_bit(path: Path) -> list[str]:
+    """Damage the pixels of one sample of a shard, in place; return the keys of all samples in it."""
+    shard = open_shard(path)
+    row = len(shard) // 2
+    pixels = shard.row(row)["image"].tobytes()
+    data = path.read_bytes()
+    at = data.index(pixels) + len(pixels) // 2
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 4]))
+    return [key for key, _ in shard.identities()]
+
+
+def wait_for(what: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+    """Return the first true answer. For states that come by themselves; nothing is asserted about time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if answer := what():
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"waited {timeout_s:.0f} s in vain")
+
+
+def complaint(done: "subprocess.CompletedProcess[str]", code: int) -> str:
+    """The exit code is as expected, and stderr has one line of error and at most one hint: return both."""
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("stager: ")]
+    hints = [line for line in lines if line.startswith("  try: ")]
+    assert len(hints) <= 1, done.stderr
+    assert lines[at + 1 : at + 2] == hints or not hints, done.stderr
+    return "\n".join([lines[at], *hints])

@@ -1,0 +1,116 @@
+"""A reader whose order is known: staged ahead, once for all, and through kills of the service."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from making import image_folder
+from running import Place
+from stager.control import Service
+from stager.order import epoch_order
+
+SAMPLES = 240
+
+READ = """
+import sys, time
+from stager_client.session import flush_all
+from stager_client.torch import StagedDataset, StagedLoader
+
+seed, pause_s, epochs = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+loader = StagedLoader(StagedDataset("data", timeout_s=60), 8, shuffle=True, seed=seed)
+for epoch in range(epochs):
+    for batch in loader._loader:
+        print(*batch.positions, flush=True)
+        time.sleep(pause_s)
+flush_all()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    image_folder(tmp_path / "source", 12, SAMPLES // 12)
+    table = f'[datasets.data]\nsource = "{tmp_path}/source"\nrecipe = {{resize = 24, crop = 16}}\n'
+    return Place(tmp_path).configure(table)
+
+
+def start_reader(place: Place, seed: int, pause_s: float, epochs: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-W", "error", "-c", READ, str(seed), str(pause_s), str(epochs)]
+    return subprocess.Popen(
+        command, env=place.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def positions_of(reader: "subprocess.Popen[str]") -> list[int]:
+    out, err = reader.communicate(timeout=150)
+    assert reader.returncode == 0, err
+    return [int(word) for word in out.split()]
+
+
+def test_a_cold_first_epoch_is_staged_ahead_of_a_reader_that_computes(place: Place) -> None:
+    with place.service():
+        read = positions_of(start_reader(place, 3, 0.1, 2))
+        told = place.json("stats")
+    assert read == [*epoch_order(SAMPLES, 3, 0).tolist(), *epoch_order(SAMPLES, 3, 1).tolist()]
+    row = told["datasets"]["data"]
+    assert row["requests"] == row["hits"] + row["misses"] == 2 * SAMPLES
+    assert set(row["reasons"]) <= {"late"}  # nothing that is read was not foreseen
+    assert row["origin_reads"] == SAMPLES
+    (session,) = told["sessions"]
+    first, second = session["epochs"]
+    assert first["hits"] > 0
+    assert second["hit_rate"] == 1.0
+
+
+def test_two_training_processes_fetch_every_sample_once(place: Place) -> None:
+    with place.service():
+        readers = [start_reader(place, seed, 0.0, 1) for seed in (1, 2)]
+        for reader in readers:
+            assert sorted(positions_of(reader)) == list(range(SAMPLES))
+        assert place.json("stats")["datasets"]["data"]["origin_reads"] == SAMPLES
+
+
+def test_the_session_of_a_reader_that_is_killed_ends_within_seconds(place: Place) -> None:
+    with place.service():
+        reader = start_reader(place, 1, 0.2, 1)
+        service = Service(place.socket)
+        deadline = time.monotonic() + 60
+        while not service.get("/status")["sessions"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        (session,) = service.get("/status")["sessions"]
+        assert session["samples"] == SAMPLES
+        reader.send_signal(signal.SIGKILL)
+        reader.communicate()
+        while service.get("/status")["sessions"] and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert service.get("/status")["sessions"] == []
+
+
+@pytest.mark.timeout(300)
+def test_killing_the_service_again_and_again_is_a_pause_for_the_reader(place: Place) -> None:
+    process = place.start_service()
+    reader = start_reader(place, 5, 0.25, 1)
+    assert reader.stdout is not None
+    first = [int(word) for word in reader.stdout.readline().split()]  # it has begun
+    kills = 0
+    try:
+        while reader.poll() is None and kills < 4:
+            time.sleep(1.5)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += reader.poll() is None
+            process = place.start_service()
+        read = first + positions_of(reader)
+        told = place.json("stats")["datasets"]["data"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert kills >= 2
+    assert read == epoch_order(SAMPLES, 5, 0).tolist()  # all of them, once, in order
+    assert told["requests"] == told["hits"] + told["misses"] == SAMPLES
+    assert place.run("verify").returncode == 0
+    assert place.leftovers() == []
