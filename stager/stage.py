@@ -70,8 +70,7 @@ class _Work:
     errors: dict[int, SampleError | SourceError] = field(default_factory=dict)
     fetch_s: list[float] = field(default_factory=list)
     prepare_s: list[float] = field(default_factory=list)
-    read_bytes: int = 0
-    reads: int = 0
+    read_bytes: list[int] = field(default_factory=list)  # lists: `append` is safe in threads, `+=` is not
 
     def fetch(self, at: int) -> memoryview:
         info = self.manifest.info(self.samples[at])
@@ -80,8 +79,7 @@ class _Work:
         began = time.perf_counter()
         data = self.source.read(info)
         self.fetch_s.append(time.perf_counter() - began)
-        self.reads += 1
-        self.read_bytes += len(data)
+        self.read_bytes.append(len(data))
         return data
 
     def prepare(self, at: int, data: memoryview) -> None:
@@ -137,8 +135,8 @@ def build_shard(
         failed,
         size_bytes,
         sum(size * size for size in sizes),
-        work.read_bytes,
-        work.reads,
+        sum(work.read_bytes),
+        len(work.read_bytes),
         median(work.fetch_s or [0.0]),
         median(work.prepare_s or [0.0]),
     )

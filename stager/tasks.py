@@ -25,6 +25,7 @@ log = logging.getLogger("stager")
 
 GUESS_ROW_BYTES: Final = 1 << 20  # for rows of unknown size, until the first ones are known
 SHARD_OVERHEAD_BYTES: Final = 1 << 20
+SCAN_TRIES: Final = 3  # when workers die under it
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Task:
     reserved_bytes: int = 0
     done: int = 0
     is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
+    tries: int = 1  # of a scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,11 @@ class Tasks:
 
     # Giving out
 
-    def scan(self, job: Job) -> None:
+    def scan(self, job: Job, tries: int = 1) -> None:
         """Have a source listed; the manifest is written to a scratch file."""
         self._last += 1
         path = self.cache.scratch / f"scan-{self._last}"
-        task = Task(self._last, job.request.spec, job, path=path)
+        task = Task(self._last, job.request.spec, job, path=path, tries=tries)
         self._send(task, {"kind": "scan", "path": str(path)})
 
     def build(
@@ -163,6 +165,9 @@ class Tasks:
         outcomes = []
         for task in self._take_from(worker):
             log.warning("worker died dataset=%s samples=%d", task.spec.name, len(task.samples))
+            if task.dataset is None and task.job is not None and task.tries < SCAN_TRIES:
+                self.scan(task.job, task.tries + 1)  # the worker had other tasks, too
+                continue
             if task.dataset is None:
                 died = SourceBusy(
                     f"{task.spec.source.url}: the scan's process died", hint="see the log; try again"

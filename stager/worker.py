@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,7 @@ from stager.layouts import LAYOUTS
 from stager.manifest import Manifest, write_manifest
 from stager.model import Recipe, Source, canonical_json
 from stager.recipes import open_recipe
+from stager.recipes.resize import resizer_name
 from stager.shards import FORMATS
 from stager.sources import open_source
 from stager.stage import Pools, build_shard
@@ -121,10 +123,8 @@ class _ToOwner(logging.Handler):
 
 def load_decoders() -> None:
     """Import what the first sample needs, while the first task is still on its way: torch takes a second."""
-    from stager.recipes import decode, resize
-
-    resize.resizer_name()
-    assert decode
+    import_module("stager.recipes.decode")
+    resizer_name()
 
 
 def main() -> None:

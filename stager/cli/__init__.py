@@ -3,6 +3,7 @@
 import io
 import logging
 import sys
+from importlib import import_module
 
 import typer
 
@@ -12,11 +13,13 @@ from stager.errors import StagerError, UsageError
 # What typer raises for a command line that makes no sense. It is click's, or that of its own copy of click.
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
+VERBS = ("serve", "prefetch", "status", "ls", "evict", "verify")  # in the order --help lists them
+
 
 def main() -> None:
     """Run a verb; what goes wrong is two lines and an exit code, never a trace."""
-    from stager.cli import evict, ls, prefetch, serve, status, verify  # noqa: F401  (each adds its verb)
-
+    for verb in VERBS:
+        import_module(f"stager.cli.{verb}")  # adds its verb to the app
     _be_quiet()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
