@@ -89,6 +89,7 @@ class Cache:
     def __init__(self, config: Config) -> None:
         self.directory = config.cache_dir
         self.scratch = self.directory / "scratch"
+        self.memory_bytes = config.memory.of(0)
         self._lock_fd = _claim(self.directory)
         try:
             self.catalog = self._open_catalog()
@@ -131,15 +132,13 @@ class Cache:
             row = self.catalog.put_dataset(
                 spec.name, recipe.digest, manifest.digest, canonical_json(spec.to_json())
             )
-        record = DatasetRecord(spec, recipe.digest, manifest.digest, recipe.fields)
         dataset = self._load(row)
-        record.write(directory, self.scratch)  # last: now readers see it
         self._sweep_dataset_files(spec.name)
         self.evict([shard for shard in self.catalog.shards(row.id) if np.all(shard.samples < 0)])
         return dataset
 
     def _load(self, row: DatasetRow) -> Dataset:
-        """Open a data set and bring its index in line with the catalog."""
+        """Open a data set; bring its index in line with the catalog, and then what readers see of it."""
         spec = self.spec_of(row)
         directory = datasets_dir(self.directory) / row.name
         manifest = Manifest.open(manifest_path(directory, row.manifest))
@@ -153,6 +152,8 @@ class Cache:
         index.replace_all(self._words(row.id, len(manifest)))
         dataset = Dataset(row.id, spec, record, directory, manifest, index)
         self.datasets[row.name] = dataset
+        if not record.is_at(directory):  # a crash may have come between the catalog and this
+            record.write(directory, self.scratch)
         return dataset
 
     def _words(self, dataset: int, count: int, without: Collection[int] = ()) -> Words:
@@ -181,9 +182,15 @@ class Cache:
         rows = np.flatnonzero(row.samples >= 0)
         dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
 
+    def unpublish(self, dataset: Dataset, row: ShardRow) -> None:
+        """Take back what the index says of a shard, where it has not been overtaken."""
+        rows = np.flatnonzero(row.samples >= 0)
+        samples = row.samples[rows]
+        dataset.index.clear(samples[dataset.index.words[samples] == pack_words(row.number, rows, row.format)])
+
     def drop_unrecorded(self, dataset: Dataset, row: ShardRow) -> None:
         """Take back a shard that was published but never became durable."""
-        dataset.index.clear(row.samples[row.samples >= 0])
+        self.unpublish(dataset, row)
         self.path_of(dataset, row).unlink(missing_ok=True)
         self.budget.used_bytes -= row.bytes
 

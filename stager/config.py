@@ -29,7 +29,7 @@ WANT_WAIT_S: Final = 20.0  # one `want` call waits at most this long; clients as
 REPORT_EVERY_S: Final = 1.0  # clients report counts, the service saves them
 
 _TOP: Final = ("cache", "service", "datasets")
-_CACHE: Final = ("dir", "capacity", "reserve", "format")
+_CACHE: Final = ("dir", "capacity", "reserve", "memory", "format")
 _SERVICE: Final = ("socket",)
 _DATASET: Final = ("source", "layout", "recipe", "endpoint_url", "region", "profile", "anonymous")
 _UNITS: Final = {
@@ -65,6 +65,7 @@ class Config:
     socket: Path
     capacity: Amount = Amount(fraction=0.6)
     reserve: Amount = Amount(bytes=10 * 10**9)
+    memory: Amount = Amount(bytes=256 * 10**6)  # for samples that do not fit and that a reader needs
     format: str = "auto"
     datasets: Mapping[str, DatasetSpec] = field(default_factory=dict)
 
@@ -153,6 +154,7 @@ def parse_config(values: Mapping[str, Any], path: Path) -> Config:
         socket=Path(_text(path, "service.socket", service.get("socket", str(default_socket())))).expanduser(),
         capacity=_amount(path, "cache.capacity", cache.get("capacity", "60%")),
         reserve=_amount(path, "cache.reserve", cache.get("reserve", "10GB")),
+        memory=_amount(path, "cache.memory", cache.get("memory", "256MB")),
         format=shard_format,
         datasets={name: _dataset(path, name, value) for name, value in datasets.items()},
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stager.atomic import atomic_path
-from stager.errors import CacheError, UsageError
+from stager.errors import CacheError, StagerError, UsageError
 from stager.model import Field, SourceSpec, canonical_json, digest_of
 
 RECORD_FORMAT = 1
@@ -58,6 +58,13 @@ class DatasetRecord:
     def write(self, directory: Path, scratch_dir: Path) -> None:
         with atomic_path(directory / "dataset.json", scratch_dir) as scratch:
             scratch.write_text(canonical_json({"format": RECORD_FORMAT, **asdict(self)}))
+
+    def is_at(self, directory: Path) -> bool:
+        """Is this what readers find there?"""
+        try:
+            return self.read(directory) == self
+        except (StagerError, OSError):
+            return False
 
     @classmethod
     def read(cls, directory: Path) -> "DatasetRecord":

@@ -1,14 +1,13 @@
 """Published shards on their way to the disk: readers have them already, the catalog not yet."""
 
-import queue
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stager.atomic import fsync_path
 from stager.cache import Cache, Dataset
 from stager.catalog import ShardRow
+from stager.events import Events
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Durable:
 class DurableQueue:
     """Syncs shards one after the other, on a thread of its own: nobody waits for the disk but the catalog."""
 
-    def __init__(self, cache: Cache, events: "queue.SimpleQueue[Any]") -> None:
+    def __init__(self, cache: Cache, events: Events) -> None:
         self._cache, self._events = cache, events
         self._disk = ThreadPoolExecutor(1, "durable")
         self._waiting: dict[int, tuple[Dataset, ShardRow]] = {}

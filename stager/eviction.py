@@ -52,20 +52,13 @@ def hits_of_never_evict(trace: Sequence[int], capacity: int) -> int:
     return hits
 
 
-def hits_of_next_use(trace: Numbers, capacity: int, horizon: int | None = None) -> int:
-    """Keep what is needed soonest. Without a horizon this is the optimum (Belady's, with bypass).
-
-    With a horizon, a next use further ahead than that many reads is not known: it counts as latest of all,
-    the one kept longest first.
-    """
+def hits_of_next_use(trace: Numbers, capacity: int) -> int:
+    """Keep what is needed soonest, which only a known order can tell: the optimum (Belady's, with bypass)."""
     follows = next_uses(trace).tolist()
     kept: dict[int, int] = {}  # sample -> its next use
     latest: list[tuple[int, int]] = []  # (-next use, sample), some of them out of date
     hits = 0
-    for at, sample in enumerate(trace.tolist()):
-        use = follows[at]
-        if horizon is not None and use - at > horizon:
-            use = NEVER - at  # unknown: behind all that is known, and before those unknown for longer
+    for sample, use in zip(trace.tolist(), follows, strict=True):
         if sample in kept:
             hits += 1
         elif capacity == 0:

@@ -46,6 +46,11 @@ class Session:
     position: int = 0  # samples of the order that have been read
     cursor: int = 0  # samples of the order that are resident, failed or given out
     heard_at: float = field(default_factory=time.monotonic)
+    place: Numbers = field(init=False)  # in the order, of each sample of the manifest; -1: not read
+
+    def __post_init__(self) -> None:
+        self.place = np.full(len(self.dataset.manifest), -1, dtype=np.int64)
+        self.place[self.order] = np.arange(len(self.order))
 
     @property
     def lead(self) -> int:
@@ -60,7 +65,7 @@ class Session:
     def ahead(self, in_flight: Mask, largest: int) -> Numbers:
         """The next samples to stage for this reader; small shards where they are needed soon. Moves on."""
         self.cursor = max(self.cursor, self.position)
-        count = max(NEAR_SAMPLES, min(self.lead // 2, largest))
+        count = min(max(NEAR_SAMPLES, self.lead // 2), largest)
         words = self.dataset.index.words
         taken: list[Numbers] = []
         have = 0
@@ -118,6 +123,12 @@ class Sessions:
             }
             for name, session in self._open.items()
         ]
+
+    def have_passed(self, dataset: Dataset, samples: Numbers) -> bool:
+        """Whether there are readers of a data set, and none is going to read these samples any more."""
+        sessions = [session for session in self._open.values() if session.dataset is dataset]
+        here = samples[samples >= 0]
+        return bool(sessions) and all(np.all(s.place[here] < s.position) for s in sessions)
 
     def by_need(self) -> list[Session]:
         """Those with the shortest lead first."""

@@ -1,13 +1,12 @@
 """The one loop that owns all state: it hears of jobs, readers and workers, decides, and acts."""
 
 import logging
-import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from stager.check import drop_bad_shards
 from stager.config import PLAN_SAMPLES, SHARD_BYTES
 from stager.durable import Durable, DurableQueue
 from stager.errors import CacheError, NoService, NoSpace, StagerError, UsageError, known_error
+from stager.events import Events
 from stager.index import is_failed, is_resident
 from stager.job import Job, Request
 from stager.manifest import Manifest
@@ -24,74 +24,51 @@ from stager.model import Numbers
 from stager.plan import NOTHING_TO_DO, make_plan
 from stager.sessions import Sessions
 from stager.subset import Subset
-from stager.tasks import Outcome, Task, Tasks
+from stager.tasks import Outcome, Piece, Task, Tasks
+from stager.transients import Transients
 from stager.wants import Wants
 from stager.workers import Answer
 
 log = logging.getLogger("stager")
-T = TypeVar("T")
 
 WANT_SHARD_SAMPLES: Final = 64  # a waiting reader's samples are spread over all workers
 SHARD_SAMPLES_MAX: Final = 4096
 NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
 ENDED_JOBS_KEPT: Final = 100
 STOP_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Something another thread asks of the loop."""
-
-    act: Callable[[], Any]
-    answer: "Future[Any]"
+NONE: Final = np.zeros(0, dtype=np.int64)
 
 
 class Staging:
-    """Everything a cache is asked to stage. All methods but `call` belong to the loop's thread."""
+    """Everything a cache is asked to stage. All of it belongs to the loop's thread."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.jobs: dict[int, Job] = {}
         self.stopping = False
-        self._events: queue.SimpleQueue[Answer | Command | Durable] = queue.SimpleQueue()
-        self._tasks = Tasks(cache, self._events)
+        self.events = Events()
+        self._transients = Transients(cache)
+        self._tasks = Tasks(cache, self._transients, self.events)
         self._wants = Wants()
         self.sessions = Sessions()
-        self._disk = DurableQueue(cache, self._events)
+        self._disk = DurableQueue(cache, self.events)
 
     # The loop
 
-    def call(self, act: Callable[[], T]) -> "Future[T]":
-        """For other threads: have the loop do something; its answer comes with the future."""
-        answer: Future[T] = Future()
-        self._events.put(Command(act, answer))
-        return answer
-
     def step(self, timeout_s: float) -> None:
         """Take what has come in, and give out what can be done now."""
-        try:
-            event = self._events.get(timeout=timeout_s)
-            while True:
-                self._handle(event)
-                event = self._events.get_nowait()
-        except queue.Empty:
-            pass
+        for event in self.events.take(timeout_s):
+            self._handle(event)
         for outcome in self._tasks.stalled():
             self._ended(outcome)
         self.sessions.end_silent()
+        self._transients.drop_passed(self.sessions)
         while not self.stopping and self._dispatch():
             pass
         self._wants.answer()
 
-    def _handle(self, event: Answer | Command | Durable) -> None:
-        if isinstance(event, Command):
-            if not event.answer.set_running_or_notify_cancel():
-                return  # whoever asked has gone
-            try:
-                event.answer.set_result(event.act())
-            except Exception as error:
-                event.answer.set_exception(error)
-        elif isinstance(event, Durable):
+    def _handle(self, event: Answer | Durable) -> None:
+        if isinstance(event, Durable):
             self._durable(event)
         elif event.message is None:
             for outcome in self._tasks.worker_died(event.worker):
@@ -117,6 +94,7 @@ class Staging:
             if not job.ended:
                 self._end(job, "cancelled")
         self._disk.stop()
+        self._transients.close()
         for path in self.cache.scratch.iterdir():
             path.unlink(missing_ok=True)
 
@@ -163,7 +141,7 @@ class Staging:
 
     def paths_under_way(self) -> set[Path]:
         """Files that may be there and that the catalog does not have yet."""
-        return self._tasks.paths() | self._disk.paths()
+        return self._tasks.paths() | self._disk.paths() | self._transients.links()
 
     def _begin(self, job: Job) -> Job:
         self.jobs[job.id] = job
@@ -209,7 +187,7 @@ class Staging:
         picked = job.queue[places]
         picked = picked[~self._tasks.in_flight(dataset)[picked]]
         if len(picked):
-            self._tasks.build(dataset, picked, job.format, plan_of=job)
+            self._tasks.build(Piece(dataset, picked, job.format), plan_of=job)
         else:
             self._planned(job, {"samples": []})  # another job stages them just now
 
@@ -266,10 +244,12 @@ class Staging:
                 planned |= job.waiting
         planned[self.sessions.expected(dataset)] = True
         reasons = {int(number): "late" if planned[number] else "not_planned" for number in missing}
+        if not self._tasks.samples_that_fit(dataset, 1):
+            reasons = dict.fromkeys(reasons, "over_budget")
         reasons |= {number: "corrupt" for number in bad if number in reasons}
         for at in range(0, len(missing), WANT_SHARD_SAMPLES):
             part = missing[at : at + WANT_SHARD_SAMPLES]
-            self._tasks.put_urgent(dataset, part, dataset.choose_format("auto")[0])
+            self._tasks.put_urgent(Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True))
         return self._wants.add(dataset, reasons, wait_s)
 
     # Tasks
@@ -279,15 +259,16 @@ class Staging:
         tasks = self._tasks
         if tasks.pool.free_slots() <= 0 or tasks.must_wait or len(self._disk) >= NOT_YET_DURABLE_MAX:
             return False
-        suspect = tasks.next_suspect()
-        if chosen := suspect or tasks.next_urgent():
-            self._build(*chosen, is_suspect=suspect is not None)
+        if piece := tasks.next_suspect() or tasks.next_urgent():
+            self._build(piece)
             return True
         for session in self.sessions.by_need():
-            dataset = session.dataset
-            samples = session.ahead(tasks.in_flight(dataset), self._shard_samples_max(dataset))
+            dataset, largest = session.dataset, self._shard_samples_max(session.dataset)
+            if not tasks.samples_that_fit(dataset, 1):
+                largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
+            samples = session.ahead(tasks.in_flight(dataset), largest) if largest else NONE
             if len(samples):
-                self._build(dataset, samples, dataset.choose_format("auto")[0])
+                self._build(Piece(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))
                 return True
         for job in self.jobs.values():
             if job.state != "staging" or job.dataset is None:
@@ -296,18 +277,25 @@ class Staging:
             samples = job.take(job.shard_samples, in_flight, words)
             if len(samples):
                 job.shard_samples = min(job.shard_samples * 2, self._shard_samples_max(job.dataset))
-                self._build(job.dataset, samples, job.format)
+                self._build(Piece(job.dataset, samples, job.format))
                 return True
         return False
 
     def _shard_samples_max(self, dataset: Dataset) -> int:
         return max(1, min(int(SHARD_BYTES / self._tasks.mean_row_bytes(dataset)), SHARD_SAMPLES_MAX))
 
-    def _build(self, dataset: Dataset, samples: Numbers, shard_format: str, is_suspect: bool = False) -> None:
+    def _build(self, piece: Piece) -> None:
+        """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
+        fit = self._tasks.samples_that_fit(piece.dataset, len(piece.samples))
         try:
-            self._tasks.build(dataset, samples, shard_format, is_suspect=is_suspect)
+            if fit == len(piece.samples) or not piece.for_reader:
+                self._tasks.build(piece)
+                return
+            if fit:
+                self._tasks.build(replace(piece, samples=piece.samples[:fit]))
+            self._tasks.build(replace(piece, samples=piece.samples[fit:]), is_transient=True)
         except NoSpace as error:
-            self._give_up(dataset, samples, error)
+            self._give_up(piece.dataset, piece.samples, error)
 
     def _ended(self, outcome: Outcome) -> None:
         """A task is over: its job, and everyone who waits for its samples, hears of it."""
@@ -333,10 +321,13 @@ class Staging:
         log.warning(
             "staging failed dataset=%s samples=%d error=%r", dataset.name, len(samples), error.message
         )
+        self._end_those_waiting(dataset, samples, error)
+        self._wants.fail(dataset, samples, error)
+
+    def _end_those_waiting(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
         for job in self.jobs.values():
             if job.dataset is dataset and not job.ended and job.waiting[samples].any():
                 self._end(job, "failed", error)
-        self._wants.fail(dataset, samples, error)
 
     def _built(self, task: Task, result: Mapping[str, Any]) -> None:
         """A shard is complete under its final name (or was only measured)."""
@@ -360,6 +351,10 @@ class Staging:
     def _publish(self, dataset: Dataset, task: Task, samples: Numbers, size_bytes: int) -> None:
         """Show a shard to the readers at once; make it durable right behind."""
         row = ShardRow(task.shard, dataset.id, task.format, size_bytes, samples, False, time.time())
+        if task.is_transient:
+            self._transients.publish(dataset, row)
+            self._end_those_waiting(dataset, samples, self.cache.budget.refusal(size_bytes))
+            return
         self.cache.budget.settle(0, row.bytes)
         self.cache.publish(dataset, row)
         self._disk.add(dataset, row)

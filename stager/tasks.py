@@ -1,11 +1,10 @@
 """What the workers do now: scans and shards, given out, watched, and given out again when a worker dies."""
 
 import logging
-import queue
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,16 +15,30 @@ from stager.cache import Cache, Dataset
 from stager.config import STALL_S
 from stager.dataset import DatasetSpec
 from stager.errors import SourceBusy, StagerError
+from stager.events import Events
 from stager.index import is_failed, is_resident
 from stager.job import Job, Mask
 from stager.model import Numbers
+from stager.transients import Transients
 from stager.workers import WorkerPool, WorkerProcess
 
 log = logging.getLogger("stager")
 
 GUESS_ROW_BYTES: Final = 1 << 20  # for rows of unknown size, until the first ones are known
-SHARD_OVERHEAD_BYTES: Final = 1 << 20
+SHARD_OVERHEAD_BYTES: Final = 64 << 10
+ROW_OVERHEAD_BYTES: Final = 512  # key, version, checksum, padding
 SCAN_TRIES: Final = 3  # when workers die under it
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Samples that are to make one shard. `for_reader`: if they do not fit the budget, memory will do."""
+
+    dataset: Dataset
+    samples: Numbers
+    format: str
+    for_reader: bool = False
+    is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
 
 
 @dataclass(slots=True)
@@ -42,7 +55,9 @@ class Task:
     path: Path | None = None  # None: only measured
     reserved_bytes: int = 0
     done: int = 0
-    is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
+    for_reader: bool = False
+    is_transient: bool = False  # it goes to memory, not to the budget's disk
+    is_suspect: bool = False
     tries: int = 1  # of a scan
 
 
@@ -58,12 +73,12 @@ class Outcome:
 class Tasks:
     """Gives tasks to workers and keeps track of which samples are in one."""
 
-    def __init__(self, cache: Cache, events: "queue.SimpleQueue[Any]") -> None:
-        self.cache = cache
+    def __init__(self, cache: Cache, transients: Transients, events: Events) -> None:
+        self.cache, self.transients = cache, transients
         self.pool = WorkerPool(events)
         self._open: dict[int, Task] = {}
-        self._urgent: deque[tuple[Dataset, Numbers, str]] = deque()
-        self._suspects: deque[tuple[Dataset, Numbers, str]] = deque()  # one sample each
+        self._urgent: deque[Piece] = deque()
+        self._suspects: deque[Piece] = deque()  # one sample each
         self._in_flight: dict[tuple[int, str], Mask] = {}  # data set id, manifest -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
         self._last = 0
@@ -77,41 +92,38 @@ class Tasks:
         task = Task(self._last, job.request.spec, job, path=path, tries=tries)
         self._send(task, {"kind": "scan", "path": str(path)})
 
-    def build(
-        self,
-        dataset: Dataset,
-        samples: Numbers,
-        shard_format: str,
-        plan_of: Job | None = None,
-        is_suspect: bool = False,
-    ) -> None:
+    def build(self, piece: Piece, plan_of: Job | None = None, is_transient: bool = False) -> None:
         """Have one shard built; raise NoSpace if there is no room. A job that stops at a plan writes none."""
         self._last += 1
-        task = Task(self._last, dataset.spec, plan_of, dataset, samples, shard_format, is_suspect=is_suspect)
+        dataset, samples = piece.dataset, piece.samples
+        task = Task(self._last, dataset.spec, plan_of, dataset, samples, piece.format)
+        task.for_reader, task.is_suspect, task.is_transient = piece.for_reader, piece.is_suspect, is_transient
         message: dict[str, Any] = {
             "kind": "build",
             "manifest": str(self.cache.manifest_of(dataset)),
             "samples": samples.tolist(),
-            "format": shard_format,
+            "format": piece.format,
             "scratch": "",
         }
         if plan_of is None or not plan_of.request.stop_after:
-            task.reserved_bytes = int(len(samples) * self.mean_row_bytes(dataset)) + SHARD_OVERHEAD_BYTES
-            self.cache.budget.take(task.reserved_bytes)
-            task.shard, task.path = self.cache.next_shard(dataset, shard_format)
+            task.reserved_bytes = self.bytes_for(dataset, len(samples))
+            (self.transients if is_transient else self.cache.budget).take(task.reserved_bytes)
+            task.shard, task.path = self.cache.next_shard(dataset, piece.format)
+            if is_transient:
+                task.path = self.transients.path_of(task.shard, piece.format)
             message |= {"path": str(task.path), "scratch": str(self._scratch(task))}
             self.in_flight(dataset)[samples] = True
         self._send(task, message)
 
-    def put_urgent(self, dataset: Dataset, samples: Numbers, shard_format: str) -> None:
+    def put_urgent(self, piece: Piece) -> None:
         """Samples that come before all jobs: a reader waits for them, or a dead worker had them."""
-        self._urgent.append((dataset, samples, shard_format))
+        self._urgent.append(piece)
 
-    def next_urgent(self) -> tuple[Dataset, Numbers, str] | None:
+    def next_urgent(self) -> Piece | None:
         """The next urgent samples that are still missing and not in a task."""
         return self._next(self._urgent)
 
-    def next_suspect(self) -> tuple[Dataset, Numbers, str] | None:
+    def next_suspect(self) -> Piece | None:
         """The next sample that must be tried alone."""
         return self._next(self._suspects)
 
@@ -121,15 +133,16 @@ class Tasks:
         tried = any(task.is_suspect for task in self._open.values())
         return tried or bool(self._suspects and self._open)
 
-    def _next(self, waiting: deque[tuple[Dataset, Numbers, str]]) -> tuple[Dataset, Numbers, str] | None:
+    def _next(self, waiting: deque[Piece]) -> Piece | None:
         while waiting:
-            dataset, samples, shard_format = waiting.popleft()
-            if self.cache.datasets.get(dataset.name) is not dataset:
+            piece = waiting.popleft()
+            if self.cache.datasets.get(piece.dataset.name) is not piece.dataset:
                 continue  # it was scanned anew: whoever needs them has drawn them anew
-            words = dataset.index.words[samples]
-            samples = samples[~is_resident(words) & ~is_failed(words) & ~self.in_flight(dataset)[samples]]
-            if len(samples):
-                return dataset, samples, shard_format
+            words = piece.dataset.index.words[piece.samples]
+            missing = ~is_resident(words) & ~is_failed(words)
+            missing &= ~self.in_flight(piece.dataset)[piece.samples]
+            if missing.any():
+                return replace(piece, samples=piece.samples[missing])
         return None
 
     def _send(self, task: Task, message: dict[str, Any]) -> None:
@@ -183,10 +196,10 @@ class Tasks:
         """Have the samples of a dead worker staged again, in halves; return those that failed for good."""
         if len(task.samples) > 1:
             for half in np.array_split(task.samples, 2):
-                self.put_urgent(dataset, half, task.format)
+                self.put_urgent(Piece(dataset, half, task.format, task.for_reader))
             return []
         if not task.is_suspect:  # the worker had other tasks, too: it may have been one of theirs
-            self._suspects.append((dataset, task.samples, task.format))
+            self._suspects.append(Piece(dataset, task.samples, task.format, task.for_reader, is_suspect=True))
             return []
         return [(int(task.samples[0]), "crashed", "preparing it ended the worker")]
 
@@ -216,7 +229,10 @@ class Tasks:
         del self._open[task.id]
         if task.dataset is not None and task.path is not None:
             self.in_flight(task.dataset)[task.samples] = False
-            self.cache.budget.settle(task.reserved_bytes, 0)
+            if task.is_transient:
+                self.transients.settle(task.reserved_bytes)
+            else:
+                self.cache.budget.settle(task.reserved_bytes, 0)
 
     def _discard(self, task: Task) -> None:
         """Remove what a task that came to nothing may have left, under either name."""
@@ -255,7 +271,18 @@ class Tasks:
     def knows_row_bytes(self, dataset: Dataset) -> bool:
         return dataset.row_bytes is not None or dataset.id in self._row_bytes
 
+    def bytes_for(self, dataset: Dataset, samples: int) -> int:
+        """What a shard of so many samples takes, at most or so."""
+        return int(samples * (self.mean_row_bytes(dataset) + ROW_OVERHEAD_BYTES)) + SHARD_OVERHEAD_BYTES
+
+    def samples_that_fit(self, dataset: Dataset, samples: int) -> int:
+        """How many of so many samples the budget has room for."""
+        room = self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
+        return max(0, min(samples, int(room / (self.mean_row_bytes(dataset) + ROW_OVERHEAD_BYTES))))
+
     def _scratch(self, task: Task) -> Path:
+        if task.is_transient and task.path is not None:
+            return task.path.with_suffix(".scratch")  # a rename stays in one file system
         return self.cache.scratch / f"shard-{task.shard:08x}"
 
 

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import queue
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
+from stager.events import Events
 
 log = logging.getLogger("stager.workers")
 
@@ -45,7 +45,7 @@ class Answer:
 class WorkerPool:
     """As many processes as the cores want. They start with the first task; answers arrive on a queue."""
 
-    def __init__(self, answers: "queue.SimpleQueue[Any]") -> None:
+    def __init__(self, answers: Events) -> None:
         cores = len(os.sched_getaffinity(0))
         self.size = max(1, round(cores / THREADS_PER_WORKER))
         self.threads = -(-cores // self.size)

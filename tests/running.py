@@ -37,12 +37,13 @@ class Place:
     def socket(self) -> Path:
         return self.root / "stager.sock"
 
-    def configure(self, datasets: str, capacity: str = "2GB", reserve: str = "1MB") -> "Place":
+    def configure(
+        self, datasets: str, capacity: str = "2GB", reserve: str = "1MB", memory: str = "256MB"
+    ) -> "Place":
         """Write stager.toml with these tables of data sets."""
-        self.config.write_text(
-            f'[cache]\ndir = "{self.cache}"\ncapacity = "{capacity}"\nreserve = "{reserve}"\n'
-            f'[service]\nsocket = "{self.socket}"\n{datasets}'
-        )
+        cache = {"dir": self.cache, "capacity": capacity, "reserve": reserve, "memory": memory}
+        lines = "".join(f'{key} = "{value}"\n' for key, value in cache.items())
+        self.config.write_text(f'[cache]\n{lines}[service]\nsocket = "{self.socket}"\n{datasets}')
         return self
 
     def env(self) -> dict[str, str]:

@@ -54,7 +54,13 @@ SERVICE, CLI, SOURCES = "service/stagerd/", "stager/cli/", "stager/sources/"
 RECIPES, CLIENTS = "stager/recipes/", "clients/stager_client/"
 THREADS = (
     *("stager/stage.py", "stager/worker.py", "stager/workers.py", "stager/staging.py"),
-    *("stager/owner.py", "stager/durable.py", "stager/wants.py", "service/stagerd/daemon.py"),
+    *(
+        "stager/owner.py",
+        "stager/durable.py",
+        "stager/wants.py",
+        "stager/events.py",
+        "service/stagerd/daemon.py",
+    ),
     *(f"clients/stager_client/{name}.py" for name in ("buffers", "loader", "samples", "session")),
     *(CLI, SOURCES),
 )
@@ -63,6 +69,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "boto3": (SOURCES,),
     "botocore": (SOURCES,),
     "concurrent": THREADS,
+    "cv2": ("clients/stager_client/augment.py",),
     "fastapi": (SERVICE,),
     "multiprocessing": THREADS,
     "obstore": (SOURCES,),
@@ -94,7 +101,9 @@ NEVER_CALLED = {
 NEVER_TRUE = {"shell", "allow_pickle"}
 
 # What a training process must not pay for, or must not have at all, when it imports the client.
-NOT_IN_A_READER = {"boto3", "botocore", "obstore", "PIL", "fastapi", "torch", "tensorflow", "typer", "rich"}
+NOT_IN_A_READER = {
+    *("boto3", "botocore", "cv2", "fastapi", "obstore", "PIL", "rich", "tensorflow", "torch", "typer"),
+}
 
 
 def name_of(path: Path) -> str:

@@ -93,12 +93,12 @@ def test_the_session_of_a_reader_that_is_killed_ends_within_seconds(place: Place
 @pytest.mark.timeout(300)
 def test_killing_the_service_again_and_again_is_a_pause_for_the_reader(place: Place) -> None:
     process = place.start_service()
-    reader = start_reader(place, 5, 0.25, 1)
+    reader = start_reader(place, 5, 0.4, 1)
     assert reader.stdout is not None
     first = [int(word) for word in reader.stdout.readline().split()]  # it has begun
     kills = 0
     try:
-        while reader.poll() is None and kills < 4:
+        while reader.poll() is None and kills < 3:
             time.sleep(1.5)
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -114,3 +114,29 @@ def test_killing_the_service_again_and_again_is_a_pause_for_the_reader(place: Pl
     assert told["requests"] == told["hits"] + told["misses"] == SAMPLES
     assert place.run("verify").returncode == 0
     assert place.leftovers() == []
+
+
+@pytest.mark.parametrize("part", [0.25, 0.75])
+def test_what_does_not_fit_goes_through_memory_and_the_kept_part_is_never_given_up(
+    tmp_path: Path, part: float
+) -> None:
+    image_folder(tmp_path / "source", 12, SAMPLES // 12)
+    row_bytes = 32 * 32 * 3 + 512
+    capacity, memory = int(part * SAMPLES * row_bytes) + 2 * 65536, 500_000
+    table = f'[datasets.data]\nsource = "{tmp_path}/source"\nrecipe = {{resize = 40, crop = 32}}\n'
+    place = Place(tmp_path).configure(table, capacity=str(capacity), memory=str(memory))
+    with place.service():
+        service = Service(place.socket)
+        reader = start_reader(place, 7, 0.0, 3)
+        while reader.poll() is None:
+            assert service.get("/status")["budget"]["used_bytes"] <= capacity
+            time.sleep(0.1)
+        read = positions_of(reader)
+        told = service.get("/stats")["datasets"]["data"]
+        kept = service.get("/status")["datasets"][0]["bytes"] // row_bytes
+        assert place.run("verify").returncode == 0
+    assert read == [at for epoch in range(3) for at in epoch_order(SAMPLES, 7, epoch).tolist()]
+    assert kept >= part * SAMPLES * 0.9
+    # Each epoch after the first reads what is not kept, once; what memory still has, not even that.
+    assert told["origin_reads"] <= SAMPLES + 2 * (SAMPLES - kept) * 1.03
+    assert set(told["reasons"]) <= {"late", "over_budget"}

@@ -150,7 +150,7 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
     )
 
     async def ask(act: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(owner.staging.call(act))
+        return await asyncio.wrap_future(owner.staging.events.call(act))
 
     @app.exception_handler(StagerError)
     async def told(request: Request, error: StagerError) -> JSONResponse:

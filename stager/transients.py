@@ -1,0 +1,83 @@
+"""Shards in memory, for samples that do not fit the budget: readers have them once, then they are dropped."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stager.cache import Cache, Dataset
+from stager.catalog import ShardRow
+from stager.model import digest_of
+from stager.sessions import Sessions
+from stager.shards import FORMATS
+
+MEMORY: Final = Path("/dev/shm")  # noqa: S108
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """A shard that lies in memory. Where readers look for it, there is a link to it."""
+
+    dataset: Dataset
+    row: ShardRow
+    path: Path
+
+
+class Transients:
+    """Bounded in bytes; the oldest go first, but rather those that every reader has passed."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache, self._limit_bytes = cache, cache.memory_bytes
+        self._directory = MEMORY / f"stager-{digest_of(bytes(cache.directory))[:16]}"
+        shutil.rmtree(self._directory, ignore_errors=True)  # of an owner that was killed
+        self._shards: dict[int, Transient] = {}
+        self._reserved_bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return self._reserved_bytes + sum(shard.row.bytes for shard in self._shards.values())
+
+    def take(self, size_bytes: int) -> None:
+        """Reserve memory for a shard; what is oldest makes room for it."""
+        while self._shards and self.used_bytes + size_bytes > self._limit_bytes:
+            self._drop(next(iter(self._shards)))
+        self._reserved_bytes += size_bytes
+
+    def samples_ahead(self, sample_bytes: int) -> int:
+        """How many samples may be staged ahead: half of the memory is left to readers that wait."""
+        return max(0, self._limit_bytes // 2 - self.used_bytes) // sample_bytes
+
+    def settle(self, size_bytes: int) -> None:
+        """Give a reservation back."""
+        self._reserved_bytes -= size_bytes
+
+    def path_of(self, number: int, shard_format: str) -> Path:
+        self._directory.mkdir(mode=0o750, exist_ok=True)
+        return self._directory / f"{number:08x}{FORMATS[shard_format].suffix}"
+
+    def publish(self, dataset: Dataset, row: ShardRow) -> None:
+        """Show a complete shard to the readers."""
+        path = self.path_of(row.number, row.format)
+        self._cache.path_of(dataset, row).symlink_to(path)
+        self._cache.publish(dataset, row)
+        self._shards[row.number] = Transient(dataset, row, path)
+
+    def drop_passed(self, sessions: Sessions) -> None:
+        """Drop what every session has read. Without sessions, the oldest make room when it is needed."""
+        for number, shard in list(self._shards.items()):
+            if sessions.have_passed(shard.dataset, shard.row.samples):
+                self._drop(number)
+
+    def links(self) -> set[Path]:
+        return {self._cache.path_of(shard.dataset, shard.row) for shard in self._shards.values()}
+
+    def close(self) -> None:
+        for number in list(self._shards):
+            self._drop(number)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _drop(self, number: int) -> None:
+        shard = self._shards.pop(number)
+        self._cache.unpublish(shard.dataset, shard.row)
+        self._cache.path_of(shard.dataset, shard.row).unlink(missing_ok=True)
+        shard.path.unlink(missing_ok=True)
