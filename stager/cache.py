@@ -29,6 +29,7 @@ from stager.config import Config
 from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
 from stager.errors import REASONS, CacheError, CacheOwned, StagerError
 from stager.index import FAILED, IndexWriter, Words, is_failed, is_resident, pack_words, shard_of
+from stager.losses import Losses, why_lost
 from stager.manifest import Manifest
 from stager.model import Numbers, canonical_json, digest_of, encode_key, sample_tag
 from stager.recipes import open_recipe
@@ -57,6 +58,7 @@ class Dataset:
     directory: Path
     manifest: Manifest
     index: IndexWriter
+    losses: Losses
 
     @property
     def name(self) -> str:
@@ -125,6 +127,8 @@ class Cache:
         before = {row.recipe: row for row in self.catalog.datasets() if row.name == spec.name}.get(
             recipe.digest
         )
+        known = self.datasets.get(spec.name)
+        was_resident = known.resident() if known is not None else np.zeros(0, dtype=np.int64)
         with self.catalog.transaction():
             if before is not None and before.manifest != manifest.digest:
                 old = Manifest.open(manifest_path(directory, before.manifest))
@@ -133,6 +137,10 @@ class Cache:
                 spec.name, recipe.digest, manifest.digest, canonical_json(spec.to_json())
             )
         dataset = self._load(row)
+        if known is not None and known is not dataset:
+            lost = known.manifest.keys_in(manifest)[was_resident]
+            lost = lost[lost >= 0]
+            dataset.losses.add(*why_lost(known.spec, spec), lost[~is_resident(dataset.index.words[lost])])
         self._sweep_dataset_files(spec.name)
         self.evict([shard for shard in self.catalog.shards(row.id) if np.all(shard.samples < 0)])
         return dataset
@@ -150,7 +158,9 @@ class Cache:
             return known
         index = IndexWriter.open(path, len(manifest), row.manifest, row.recipe, self.scratch)
         index.replace_all(self._words(row.id, len(manifest)))
-        dataset = Dataset(row.id, spec, record, directory, manifest, index)
+        losses = Losses(self.catalog, row.id, len(manifest))
+        losses.regained(np.flatnonzero(is_resident(index.words)))
+        dataset = Dataset(row.id, spec, record, directory, manifest, index, losses)
         self.datasets[row.name] = dataset
         if not record.is_at(directory):  # a crash may have come between the catalog and this
             record.write(directory, self.scratch)
@@ -181,6 +191,7 @@ class Cache:
         """Point the index at a complete shard: readers have it from here on."""
         rows = np.flatnonzero(row.samples >= 0)
         dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
+        dataset.losses.regained(row.samples[rows])
 
     def unpublish(self, dataset: Dataset, row: ShardRow) -> None:
         """Take back what the index says of a shard, where it has not been overtaken."""
@@ -225,7 +236,7 @@ class Cache:
             self.catalog.remove_failures(dataset.id, again)
             dataset.index.clear(np.asarray(again, dtype=np.int64))
 
-    def evict(self, shards: Iterable[ShardRow]) -> int:
+    def evict(self, shards: Iterable[ShardRow], reason: str = "evicted", detail: str = "") -> int:
         """Take shards away: index, catalog, file. Return the bytes that were freed."""
         shards = list(shards)
         names = {row.id: row.name for row in self.catalog.datasets()}
@@ -239,6 +250,7 @@ class Cache:
                     samples
                 ]  # another shard may have it, too
                 dataset.index.publish(samples[left != 0], left[left != 0])
+                dataset.losses.add(reason, detail, samples[left == 0])
         self.catalog.remove_shards(shard.number for shard in shards)
         for shard in shards:
             directory = datasets_dir(self.directory) / names[shard.dataset]

@@ -13,73 +13,13 @@ import numpy as np
 
 from stager.errors import CacheError, NoSpace
 from stager.model import Numbers
+from stager.schema import SCHEMA, SCHEMA_VERSION
 
-SCHEMA_VERSION: Final = 1
 SHARD_NUMBERS_AHEAD: Final = 4096
 READERS_KEPT_S: Final = 7 * 86_400.0
 JOBS_KEPT: Final = 1000
+LOSSES_KEPT: Final = 1000
 GONE: Final = 0xFFFFFFFF  # a row of a shard whose sample is not in the manifest any more
-
-_SCHEMA: Final = """
-CREATE TABLE about (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE datasets (
-    id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL,
-    recipe TEXT NOT NULL,               -- digest
-    manifest TEXT NOT NULL,             -- digest
-    spec TEXT NOT NULL,                 -- DatasetSpec as JSON
-    scanned_at REAL NOT NULL,
-    is_current INTEGER NOT NULL,        -- the recipe that this name has now
-    origin_reads INTEGER NOT NULL DEFAULT 0,
-    origin_bytes INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (name, recipe)
-);
-CREATE TABLE shards (
-    number INTEGER PRIMARY KEY,         -- never used twice
-    dataset INTEGER NOT NULL REFERENCES datasets (id),
-    format TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    samples BLOB NOT NULL,              -- sample numbers, little-endian u32, in row order
-    is_pinned INTEGER NOT NULL DEFAULT 0,
-    created_at REAL NOT NULL
-);
-CREATE TABLE failures (
-    dataset INTEGER NOT NULL REFERENCES datasets (id),
-    sample INTEGER NOT NULL,
-    key BLOB NOT NULL,
-    reason TEXT NOT NULL,
-    detail TEXT NOT NULL,
-    at REAL NOT NULL,
-    PRIMARY KEY (dataset, sample)
-) WITHOUT ROWID;
-CREATE TABLE jobs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    dataset TEXT NOT NULL,
-    state TEXT NOT NULL,
-    request TEXT NOT NULL,              -- JSON
-    result TEXT NOT NULL,               -- JSON
-    created_at REAL NOT NULL
-);
-CREATE TABLE readers (                  -- the last totals that each reading process reported
-    session TEXT NOT NULL,
-    process TEXT NOT NULL,
-    totals TEXT NOT NULL,               -- JSON
-    at REAL NOT NULL,
-    PRIMARY KEY (session, process)
-) WITHOUT ROWID;
-CREATE TABLE counts (                   -- what they add up to
-    dataset TEXT NOT NULL,
-    session TEXT NOT NULL,
-    epoch INTEGER NOT NULL,
-    requests INTEGER NOT NULL,
-    hits INTEGER NOT NULL,
-    misses INTEGER NOT NULL,
-    wait_s REAL NOT NULL,
-    reasons TEXT NOT NULL,              -- JSON
-    at REAL NOT NULL,
-    PRIMARY KEY (dataset, session, epoch)
-) WITHOUT ROWID;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +56,14 @@ class FailureRow:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    at: float
+    reason: str
+    detail: str
+    samples: Numbers
+
+
 class CatalogBroken(Exception):
     """The file is no catalog, or a damaged one."""
 
@@ -148,7 +96,7 @@ class Catalog:
         self.is_new = version == 0
         if self.is_new:
             with self.transaction():
-                for statement in _SCHEMA.split(";\n"):
+                for statement in SCHEMA.split(";\n"):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif version != SCHEMA_VERSION:
@@ -166,6 +114,9 @@ class Catalog:
         """Forget readers that have been silent for long, and all but the last jobs."""
         with self.transaction():
             self._db.execute("DELETE FROM readers WHERE at < ?", (time.time() - READERS_KEPT_S,))
+            self._db.execute(
+                "DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (LOSSES_KEPT,)
+            )
             self._db.execute(
                 "DELETE FROM jobs WHERE state != 'queued' AND id <= (SELECT max(id) FROM jobs) - ?",
                 (JOBS_KEPT,),
@@ -218,7 +169,8 @@ class Catalog:
     def forget_dataset(self, dataset: int) -> None:
         """Drop a data set that has no shards left."""
         with self.transaction():
-            self._db.execute("DELETE FROM failures WHERE dataset = ?", (dataset,))
+            for table in ("failures", "losses"):
+                self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
             self._db.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
 
     def count_origin(self, dataset: int, reads: int, read_bytes: int) -> None:
@@ -289,12 +241,34 @@ class Catalog:
                 old = np.where(shard.samples < 0, 0, shard.samples)
                 new = np.where(shard.samples < 0, -1, numbers[old])
                 self._db.execute("UPDATE shards SET samples = ? WHERE number = ?", (_pack(new), shard.number))
+            for loss in self._db.execute(
+                "SELECT id, samples FROM losses WHERE dataset = ?", (dataset,)
+            ).fetchall():
+                moved = numbers[_unpack(loss[1])]
+                self._db.execute(
+                    "UPDATE losses SET samples = ? WHERE id = ?", (_pack(moved[moved >= 0]), loss[0])
+                )
             failures = self.failures(dataset)
             self._db.execute("DELETE FROM failures WHERE dataset = ?", (dataset,))
             for failure in failures:
                 number = int(numbers[failure.sample])
                 if number >= 0:
                     self.add_failures(dataset, [(number, failure.key, failure.reason, failure.detail)])
+
+    def add_loss(self, dataset: int, loss: LossRow) -> None:
+        """Remember samples that are resident no more."""
+        with self.transaction():
+            self._db.execute(
+                "INSERT INTO losses (dataset, at, reason, detail, samples) VALUES (?,?,?,?,?)",
+                (dataset, loss.at, loss.reason, loss.detail, _pack(loss.samples)),
+            )
+
+    def losses(self, dataset: int) -> list[LossRow]:
+        """The oldest first."""
+        rows = self._db.execute(
+            "SELECT at, reason, detail, samples FROM losses WHERE dataset = ? ORDER BY id", (dataset,)
+        )
+        return [LossRow(at, reason, detail, _unpack(blob)) for at, reason, detail, blob in rows]
 
     # Failures
 

@@ -24,8 +24,8 @@ def problem_of(path: Path) -> str:
     return f"{len(rows)} samples do not match their checksum" if rows else ""
 
 
-def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> set[int]:
-    """Look at the shards of samples that a reader calls corrupt; evict those that are; say what they held."""
+def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> None:
+    """Look at the shards of samples that a reader calls corrupt, and evict those that are."""
     words = dataset.index.words[suspects]
     numbers = set(shard_of(words[is_resident(words)]).tolist())
     bad = []
@@ -34,8 +34,7 @@ def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> set[in
         if problem:
             log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, shard.number, problem)
             bad.append(shard)
-    cache.evict(bad)
-    return {int(sample) for shard in bad for sample in shard.samples}
+    cache.evict(bad, "corrupt", "a reader found it")
 
 
 def check_books(cache: Cache, under_way: set[Path]) -> list[str]:

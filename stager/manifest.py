@@ -95,16 +95,24 @@ class Manifest:
         """For each sample of ours its number in `other`, if the same version is there; else -1."""
         if other is self:
             return np.arange(len(self))
-        order = np.argsort(other.tags)
-        if not len(order):
-            return np.full(len(self), -1, dtype=np.int64)
-        at = np.searchsorted(other.tags, self.tags, sorter=order).clip(max=len(order) - 1)
-        found = order[at]
-        return np.where(other.tags[found] == self.tags, found, -1)
+        return _join(self.tags, other.tags)
+
+    def keys_in(self, other: "Manifest") -> Numbers:
+        """For each sample of ours the number that its key has in `other`, whatever the version; else -1."""
+        return _join(self.key_hashes, other.key_hashes)
 
     def _column(self, name: str) -> npt.NDArray[Any]:
         values: npt.NDArray[Any] = self.column(name).to_numpy(zero_copy_only=True)
         return values
+
+
+def _join(ours: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> Numbers:
+    """For each of ours its place among the others; -1: it is not there."""
+    if not len(others):
+        return np.full(len(ours), -1, dtype=np.int64)
+    order = np.argsort(others)
+    found = order[np.searchsorted(others, ours, sorter=order).clip(max=len(order) - 1)]
+    return np.where(others[found] == ours, found, -1)
 
 
 def write_manifest(

@@ -9,7 +9,16 @@ from typing import Any, Final
 from stager.catalog import Catalog
 
 # Why a reader had to wait. A closed list: every miss has one of these.
-MISS_REASONS: Final = ("not_planned", "late", "over_budget", "corrupt", "service_down")
+MISS_REASONS: Final = (
+    "not_planned",
+    "late",
+    "over_budget",
+    "evicted",
+    "source_changed",
+    "recipe_changed",
+    "corrupt",
+    "service_down",
+)
 EPOCHS_A_REPORT_MAX: Final = 1000  # what one report says of more epochs counts for the last of these
 
 

@@ -14,6 +14,7 @@ from stager.catalog import ShardRow
 from stager.check import check_books
 from stager.dataset import datasets_dir, shard_path
 from stager.errors import UsageError, nearest
+from stager.index import is_resident, shard_of
 from stager.job import Job, Request
 from stager.meter import Report, Totals
 from stager.model import Numbers, decode_key
@@ -21,6 +22,7 @@ from stager.sessions import Reading
 from stager.shards import FORMATS
 from stager.staging import Staging
 from stager.subset import Subset, draw
+from stager.why import explain
 
 
 class Owner:
@@ -112,6 +114,31 @@ class Owner:
             )
         return self.cache.datasets[name]
 
+    def why(self, name: str, sample: str) -> dict[str, Any]:
+        """All we know of one sample."""
+        dataset = self.dataset(name)
+        manifest = dataset.manifest
+        number = manifest.find(sample)
+        if number is None and sample.isdecimal() and int(sample) < len(manifest):
+            number = int(sample)
+        if number is None:
+            raise UsageError(
+                f"{name} has no sample {sample!r}", hint=f"a key, or a number below {len(manifest)}"
+            )
+        word = dataset.index.words[number : number + 1]
+        resident, planned = bool(is_resident(word)[0]), self.staging.planned(dataset)
+        return {
+            "dataset": name,
+            "index": number,
+            "key": manifest.key(number),
+            "label": manifest.classes[manifest.labels[number]],
+            "resident": resident,
+            "shard": f"{int(shard_of(word)[0]):08x}" if resident else None,
+            "version": manifest.info(number).version,
+            "why": explain(self.cache, dataset, number, planned, self.staging.has_room(dataset)),
+            "last": self.staging.last_miss(dataset, number),
+        }
+
     # Jobs
 
     def prefetch(self, request: Request) -> dict[str, Any]:
@@ -176,7 +203,7 @@ class Owner:
         """Take away the shards whose samples are all in the subset; pinned ones stay."""
         shards = self._shards(name, subset, whole=True)
         free = [shard for shard in shards if not shard.is_pinned]
-        freed = self.cache.evict(free)
+        freed = self.cache.evict(free, "evicted", "by stager evict")
         return {
             "dataset": name,
             "shards": len(free),
@@ -236,7 +263,7 @@ class Owner:
         """Take bad shards away; what they held is staged again by a job of each data set."""
         wanted = set(shards)
         bad = [shard for shard in self.cache.catalog.shards() if shard.number in wanted]
-        self.cache.evict(bad)
+        self.cache.evict(bad, "corrupt", "stager verify found it")
         jobs = []
         for dataset in self.cache.datasets.values():
             lost = {int(sample) for shard in bad if shard.dataset == dataset.id for sample in shard.samples}

@@ -18,7 +18,7 @@ from stager.durable import Durable, DurableQueue
 from stager.errors import CacheError, NoService, NoSpace, StagerError, UsageError, known_error
 from stager.events import Events
 from stager.index import is_failed, is_resident
-from stager.job import Job, Request
+from stager.job import Job, Mask, Request
 from stager.manifest import Manifest
 from stager.model import Numbers
 from stager.plan import NOTHING_TO_DO, make_plan
@@ -27,6 +27,7 @@ from stager.subset import Subset
 from stager.tasks import Outcome, Piece, Task, Tasks
 from stager.transients import Transients
 from stager.wants import Wants
+from stager.why import reasons_of
 from stager.workers import Answer
 
 log = logging.getLogger("stager")
@@ -235,22 +236,29 @@ class Staging:
         self, dataset: Dataset, samples: Numbers, corrupt: Numbers, wait_s: float
     ) -> "Future[dict[str, Any]]":
         """Stage these before all else; the answer comes when they are resident, or when time is up."""
-        bad = drop_bad_shards(self.cache, dataset, corrupt)
+        drop_bad_shards(self.cache, dataset, corrupt)
         words = dataset.index.words[samples]
         missing = samples[~is_resident(words) & ~is_failed(words)]
+        reasons = reasons_of(dataset, missing.tolist(), self.planned(dataset), self.has_room(dataset))
+        for at in range(0, len(missing), WANT_SHARD_SAMPLES):
+            part = missing[at : at + WANT_SHARD_SAMPLES]
+            self._tasks.put_urgent(Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True))
+        return self._wants.add(dataset, reasons, wait_s)
+
+    def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
+        return self._wants.last.get((dataset.id, number))
+
+    def has_room(self, dataset: Dataset) -> bool:
+        return self._tasks.samples_that_fit(dataset, 1) > 0
+
+    def planned(self, dataset: Dataset) -> Mask:
+        """Which samples a task, a job or a reader's order has."""
         planned = self._tasks.in_flight(dataset).copy()
         for job in self.jobs.values():
             if job.dataset is dataset and not job.ended:
                 planned |= job.waiting
         planned[self.sessions.expected(dataset)] = True
-        reasons = {int(number): "late" if planned[number] else "not_planned" for number in missing}
-        if not self._tasks.samples_that_fit(dataset, 1):
-            reasons = dict.fromkeys(reasons, "over_budget")
-        reasons |= {number: "corrupt" for number in bad if number in reasons}
-        for at in range(0, len(missing), WANT_SHARD_SAMPLES):
-            part = missing[at : at + WANT_SHARD_SAMPLES]
-            self._tasks.put_urgent(Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True))
-        return self._wants.add(dataset, reasons, wait_s)
+        return planned
 
     # Tasks
 

@@ -28,7 +28,7 @@ from stager.job import ENDED
 
 COUNT = 12
 FUZZ = int(os.environ.get("STAGER_FUZZ", "100"))  # bodies for each call
-NAMES = ("pets", "other", "free", "twice", "small", "large")
+NAMES = ("pets", "other", "free")
 
 
 def ask(path: Path, method: str, url: str, body: bytes | None = None) -> tuple[int, Any]:
@@ -106,24 +106,11 @@ def test_the_api_describes_itself_and_every_path_has_its_version(served: Place) 
 TOTALS = {"requests": 5, "hits": 3, "misses": 2, "wait_s": 0.5, "reasons": {"late": 1, "not_planned": 1}}
 REPORT = {"dataset": "pets", "session": "s", "process": "p", "length": 4, "epoch": None, "totals": TOTALS}
 ORDER = {
-    "session": "s", "manifest": "", "subset": {"classes": 1}, "shuffle": True, "seed": 1, "epoch": 0, "rank": 0,
-    "world_size": 1, "drop_last": False, "length": COUNT // 4, "start": 0,
+    "session": "s", "manifest": "", "subset": {"classes": 1}, "shuffle": True, "seed": 1, "epoch": 0,
+    "rank": 0, "world_size": 1, "drop_last": False, "length": COUNT // 4, "start": 0,
 }  # fmt: skip
 PREFETCH = {"dataset": "pets", "subset": {"classes": 2}, "format": "lmdb", "stop_after": "plan"}
-JOB = {
-    "id",
-    "dataset",
-    "state",
-    "done",
-    "wanted",
-    "rate",
-    "eta_s",
-    "staged",
-    "already",
-    "failed",
-    "error",
-    "plan",
-}
+JOB = {"id", "dataset", "state", "done", "wanted", "rate", "eta_s", "staged", "already", "failed", "error"}
 CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the answer has
     ("GET", "/v1/status", None, {"service", "budget", "datasets", "jobs"}),
     ("GET", "/v1/stats", None, {"datasets", "sessions"}),
@@ -137,6 +124,7 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the 
         {"manifest": "", "samples": [0, 3], "wait_s": 5},
         {"pending", "reasons"},
     ),
+    ("POST", "/v1/datasets/{name}/why", {"sample": "0"}, {"index", "key", "resident", "why", "last"}),
     ("POST", "/v1/datasets/{name}/evict", {}, {"dataset", "shards", "samples", "bytes", "pinned"}),
     ("POST", "/v1/datasets/{name}/pin", {"pinned": True}, {"dataset", "shards", "samples", "bytes"}),
     ("POST", "/v1/datasets/{name}/sessions", ORDER, {"samples", "missing"}),
@@ -167,26 +155,47 @@ def test_every_path_answers_as_documented(
     assert rows or not has
 
 
+ODD = [
+    float("inf"),
+    float("nan"),
+    10**30,
+    -1,
+    "",
+    None,
+    [],
+    {},
+    "\ud800",
+    "..",
+    "/nowhere",
+    "s3://",
+    "\0",
+    "()",
+]
 JUNK = st.recursive(
-    st.sampled_from([float("inf"), float("nan"), 10**30, -1, "", None, [], {}]) | st.booleans() | st.integers(-3, 20) | st.integers(10**15, 10**40) | st.floats()
-    | st.text(st.characters(exclude_characters="/"), max_size=8) | st.sampled_from(["\ud800", "..", "/nowhere", "s3://", "\0", "a" * 300, "()", "key like '"]),
+    st.sampled_from(ODD)
+    | st.booleans()
+    | st.integers(-3, 20)
+    | st.integers(10**15, 10**40)
+    | st.floats()
+    | st.text(st.characters(exclude_characters="/"), max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=4,
-)  # fmt: skip
+)
 SUBSET = {
-    "classes": ["class000"], "seed": 1, "per_class": 2, "fraction": 0.5, "where": "size > 1KB or label in (1, 2)",
+    "classes": ["class000"],
+    "seed": 1,
+    "per_class": 2,
+    "fraction": 0.5,
+    "where": "size > 1KB or label in (1, 2)",
     "split": None,
-}  # fmt: skip
-SPEC = {
-    "name": "fuzz",
-    "source": {"url": "/nowhere/at/all", "endpoint_url": None, "region": None, "profile": None, "anonymous": False},
-    "layout": "folder",
-    "recipe": {"kind": "image", "resize": 40, "crop": 32, "encode": "raw", "quality": 90, "max_pixels": 1000},
-}  # fmt: skip
-GOOD: list[
-    tuple[str, dict[str, Any]]
-] = [  # what is sent is one of these with one or two of its values replaced
+}
+SOURCE = {"url": "/nowhere/at/all", "endpoint_url": None, "region": None, "profile": None, "anonymous": False}
+RECIPE = {"kind": "image", "resize": 40, "crop": 32, "encode": "raw", "quality": 90, "max_pixels": 1000}
+SPEC = {"name": "fuzz", "source": SOURCE, "layout": "folder", "recipe": RECIPE}
+# What is sent is one of these, with one or two of its values replaced.
+GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/datasets/pets/want", {"manifest": "right", "samples": [0, 3], "corrupt": [1], "wait_s": 0.01}),
+    ("/v1/datasets/pets/sessions", {**ORDER, "manifest": "right"}),
     ("/v1/datasets/pets/evict", SUBSET),
     ("/v1/datasets/pets/pin", {"subset": SUBSET, "pinned": True}),
     ("/v1/reports", REPORT),
@@ -303,12 +312,19 @@ def test_a_plan_beside_a_prefetch_takes_nothing_from_it(far: Place, proxy: Count
         assert ended(service, job)["staged"] == 80
 
 
-def test_two_data_sets_of_one_source_are_staged_at_once(served: Place) -> None:
-    service = Service(served.socket)
-    jobs = [service.post("/jobs", {"dataset": name})["id"] for name in ("small", "large")]
-    assert [ended(service, job)["staged"] for job in jobs] == [COUNT, COUNT]
-    assert {pixels.shape for pixels in staged(served, "small").values()} == {(36, 36, 3)}
-    assert {pixels.shape for pixels in staged(served, "large").values()} == {(37, 37, 3)}
+def test_two_data_sets_of_one_source_are_staged_at_once(far: Place, proxy: CountingProxy) -> None:
+    config = far.config.read_text()
+    far.config.write_text(config + config[config.index("[datasets.far]") :].replace("far]", "wide]").replace(
+        "far.recipe]\ncrop = 32", "wide.recipe]\ncrop = 33"))  # fmt: skip
+    with far.service():
+        service = Service(far.socket)
+        proxy.allow(0)
+        jobs = [service.post("/jobs", {"dataset": name})["id"] for name in ("far", "wide")]
+        wait_for(lambda: len(proxy.objects()) == 64)  # both have asked for their first samples
+        proxy.allow(None)
+        assert [ended(service, job)["staged"] for job in jobs] == [80, 80]
+    assert {pixels.shape for pixels in staged(far, "far").values()} == {(32, 32, 3)}
+    assert {pixels.shape for pixels in staged(far, "wide").values()} == {(33, 33, 3)}
 
 
 def test_a_job_that_is_cancelled_leaves_nothing_behind(far: Place, proxy: CountingProxy) -> None:
@@ -324,7 +340,9 @@ def test_a_job_that_is_cancelled_leaves_nothing_behind(far: Place, proxy: Counti
         command.communicate(timeout=60)
         assert command.returncode == 3
         proxy.allow(None)
-        wait_for(lambda: not far.leftovers())
+        for _ in range(3):  # by the end of these, the scan that nobody waits for is over, too
+            ended(service, service.post("/jobs", {"dataset": "far"})["id"])
+        assert far.leftovers() == []
         assert service.get("/problems") == []
 
 
@@ -343,8 +361,8 @@ def test_only_its_own_user_may_bring_a_source_that_is_not_in_the_config(
     body = json.dumps({"spec": spec}).encode()
     known = json.dumps({"dataset": "pets", "stop_after": "scan"}).encode()
     modes = {path: path.stat().st_mode for path in (served.socket, *served.socket.parents)}
-    for path in modes:
-        path.chmod(modes[path] | (0o666 if path.is_socket() else 0o001))
+    for path, mode in modes.items():
+        path.chmod(mode | (0o666 if path.is_socket() else 0o001))
     try:
         status, answer = as_nobody(served.socket, body)
         assert (status, answer["error"]) == (409, "SourceForbidden")
@@ -427,7 +445,7 @@ def test_a_stop_lets_waiting_readers_go_and_the_job_goes_on_at_the_next_start(
     reader.join()
     assert [type(error) for error in errors] == [NoService]
     assert far.leftovers() == []
-    recorded = {key for key in staged(far, "far")}
+    recorded = set(staged(far, "far"))
     assert len(recorded) >= 32
 
     proxy.allow(None)

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from fastapi import Body, FastAPI, Request
 from fastapi import Path as InPath
@@ -123,6 +123,10 @@ class OrderBody(Strict):
     start: Number
 
 
+class SampleBody(Strict):
+    sample: str = Field(max_length=4096, description="a key of the source, or a number")
+
+
 class PinBody(Strict):
     subset: SubsetBody = SubsetBody()
     pinned: bool = True
@@ -137,6 +141,12 @@ class AsciiJson(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False).encode()
+
+
+class Ask(Protocol):
+    """Has the loop do something, and waits for it."""
+
+    async def __call__(self, act: Callable[[], T]) -> T: ...
 
 
 def make_app(owner: Owner, config: Config) -> FastAPI:
@@ -173,6 +183,14 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         where = ".".join(str(part) for part in first["loc"])
         told = UsageError(f"the request is not valid: {where}: {first['msg']}", hint=_ONE_VERSION)
         return AsciiJson(error_to_json(told), 422)
+
+    _add_readers(app, owner, ask)
+    _add_work(app, owner, config, ask)
+    return app
+
+
+def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
+    """What is there, and what readers ask."""
 
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
@@ -211,6 +229,11 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         answer = await ask(lambda: owner.want(name, body.manifest, body.samples, body.corrupt, body.wait_s))
         return await asyncio.wrap_future(answer)
 
+    @app.post("/v1/datasets/{name}/why")
+    async def why(name: str, body: SampleBody) -> dict[str, Any]:
+        """Is a sample resident, since when, and if it is not: why not."""
+        return await ask(lambda: owner.why(name, body.sample))
+
     @app.post("/v1/datasets/{name}/evict")
     async def evict(name: str, subset: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
         return await ask(lambda: owner.evict(name, subset.subset()))
@@ -230,6 +253,10 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         told = {key: value for key, value in body.model_dump().items() if key != "subset"}
         reading = Reading(dataset=name, subset=body.subset.subset(), **told)
         return await ask(lambda: owner.read_in_order(reading))
+
+
+def _add_work(app: FastAPI, owner: Owner, config: Config, ask: Ask) -> None:
+    """Jobs and shards."""
 
     @app.post("/v1/jobs")
     async def prefetch(request: Request, body: PrefetchBody) -> dict[str, Any]:
@@ -271,8 +298,6 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         """Check these shards again and drop those that are bad; what they held is staged again."""
         bad = await verify(body)
         return await ask(lambda: owner.drop_bad([row["shard"] for row in bad]))
-
-    return app
 
 
 def _spec(config: Config, body: PrefetchBody, request: Request) -> DatasetSpec:

@@ -13,7 +13,16 @@ from stager.errors import StagerError, UsageError
 # What typer raises for a command line that makes no sense. It is click's, or that of its own copy of click.
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
-VERBS = ("serve", "prefetch", "status", "ls", "evict", "verify", "simulate")  # in the order --help lists them
+VERBS = (
+    "serve",
+    "prefetch",
+    "status",
+    "ls",
+    "why",
+    "evict",
+    "verify",
+    "simulate",
+)  # in the order --help lists them
 
 
 def main() -> None:

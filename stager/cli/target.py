@@ -26,6 +26,7 @@ class Target(Protocol):
     def datasets(self) -> list[dict[str, Any]]: ...
     def failures(self, name: str) -> list[dict[str, Any]]: ...
     def classes(self, name: str) -> list[dict[str, Any]]: ...
+    def why(self, name: str, sample: str) -> dict[str, Any]: ...
     def evict(self, name: str, subset: Subset) -> dict[str, Any]: ...
     def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]: ...
     def prefetch(
@@ -61,6 +62,9 @@ class Remote:
 
     def classes(self, name: str) -> list[dict[str, Any]]:
         return self._service.get(f"/datasets/{name}/classes")  # type: ignore[no-any-return]
+
+    def why(self, name: str, sample: str) -> dict[str, Any]:
+        return self._service.post(f"/datasets/{name}/why", {"sample": sample})  # type: ignore[no-any-return]
 
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._service.post(f"/datasets/{name}/evict", subset.to_json())  # type: ignore[no-any-return]
@@ -138,6 +142,9 @@ class Local:
 
     def classes(self, name: str) -> list[dict[str, Any]]:
         return self._owner.classes(name)
+
+    def why(self, name: str, sample: str) -> dict[str, Any]:
+        return self._owner.why(name, sample)
 
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._owner.evict(name, subset)

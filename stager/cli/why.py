@@ -1,0 +1,33 @@
+"""stager why: is a sample resident, since when, and if not, why not."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, out, print_json
+from stager.cli.target import open_target
+from stager.config import load_config
+from stager.plan import say_seconds
+
+
+@app.command()
+def why(
+    dataset: Annotated[str, typer.Argument(help="A data set.", autocompletion=complete_dataset)],
+    sample: Annotated[str, typer.Argument(metavar="KEY|INDEX", help="A key of the source, or a number.")],
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Is a sample resident, since when, and if it is not: why not."""
+    with open_target(load_config(config)) as target:
+        value = target.why(dataset, sample)
+    print_json(value) if as_json else _tell(value)
+
+
+def _tell(value: dict[str, Any]) -> None:
+    out.print(f"{value['dataset']} {value['index']}: {value['key']} ({value['label']})", highlight=False)
+    out.print(f"  {value['why']}", highlight=False)
+    if value["last"]:
+        last = value["last"]
+        ago = say_seconds(max(time.time() - last["at"], 0))
+        out.print(f"  last miss {ago} ago: {last['reason']}, waited {last['wait_s']:.1f} s", highlight=False)
