@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import UsageError
-from stager.model import Numbers, canonical_json, digest_of
+from stager.model import Arrays, Numbers, canonical_json, digest_of
 from stager.order import epoch_order, rank_order
+from stager_client.augment import Augment, Chain, Image
 from stager_client.buffers import BufferPool
 from stager_client.samples import Reasons, StagedSamples
 
 THREADS: Final = 2
+IMAGE: Final = "image"  # the field that is augmented
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class BatchLoader:
         world_size: int = 1,
         prefetch: int = 3,
         threads: int = THREADS,
+        augment: Sequence[Augment] = (),
     ) -> None:
         if batch_size < 1 or prefetch < 1 or threads < 1:
             raise UsageError("batch_size, prefetch and threads must be at least 1")
@@ -55,10 +58,15 @@ class BatchLoader:
         self.epoch = 0
         self._position = 0  # of the epoch, read by all ranks together
         self._resume_at = 0
-        self._pools = {
-            field.name: BufferPool((batch_size, *shape), field.dtype)
-            for field, shape in samples.fixed_fields()
-        }
+        self._chain = Chain(augment, _image_shape(samples)) if augment else None
+        self._pools = (
+            {IMAGE: BufferPool((batch_size, *self._chain.out_shape), np.uint8)}
+            if self._chain
+            else {
+                field.name: BufferPool((batch_size, *shape), field.dtype)
+                for field, shape in samples.fixed_fields()
+            }
+        )
         self._waited_s = self._computed_s = 0.0
         self._batches = 0
 
@@ -97,6 +105,7 @@ class BatchLoader:
         self._position = start
         self._tell_order(start)
         parts = deque(self._parts(start))
+        seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
         stopped = threading.Event()
         pool = ThreadPoolExecutor(self.threads, "stager-batch")
         ahead: deque[Future[Batch]] = deque()
@@ -104,7 +113,7 @@ class BatchLoader:
         try:
             while parts or ahead:
                 while parts and len(ahead) < self.prefetch:
-                    ahead.append(pool.submit(self._assemble, parts.popleft(), stopped))
+                    ahead.append(pool.submit(self._assemble, parts.popleft(), seed, epoch, stopped))
                 batch = ahead.popleft().result()
                 given_at = time.perf_counter()
                 self._waited_s += given_at - asked_at
@@ -146,10 +155,25 @@ class BatchLoader:
         whole = len(mine) - len(mine) % self.batch_size if self.drop_last else len(mine)
         return [mine[at : at + self.batch_size] for at in range(0, whole, self.batch_size)]
 
-    def _assemble(self, positions: Numbers, stopped: threading.Event) -> Batch:
+    def _assemble(self, positions: Numbers, seed: int, epoch: int, stopped: threading.Event) -> Batch:
         fields = {name: pool.take()[: len(positions)] for name, pool in self._pools.items()}
-        missed = self.samples.fill(positions, fields, stopped)
+        if self._chain:
+            missed = self._augment(self._chain, positions, seed, epoch, fields[IMAGE], stopped)
+        else:
+            missed = self.samples.fill(positions, fields, stopped)
         return Batch(fields, self.samples.labels[positions], positions, missed)
+
+    def _augment(
+        self, chain: Chain, positions: Numbers, seed: int, epoch: int, rows: Image, stopped: threading.Event
+    ) -> Reasons:
+        """Fill the rows with images that are augmented on their way from the shard."""
+        key_hashes = self.samples.reader.manifest.key_hashes[self.samples.numbers[positions]]
+        uniforms = chain.uniforms(key_hashes, seed, epoch)
+
+        def take(at: int, arrays: Arrays) -> None:
+            chain.apply(arrays[IMAGE], uniforms[at], rows[at])
+
+        return self.samples.visit(positions, take, stopped)
 
     def _count(self, batch: Batch, waited_s: float) -> None:
         """Threads wait ahead of the loop; what counts is what the loop waited."""
@@ -160,3 +184,11 @@ class BatchLoader:
     def _digest(self) -> str:
         about = canonical_json([self.samples.digest, self.shuffle])
         return digest_of(about.encode())
+
+
+def _image_shape(samples: StagedSamples) -> tuple[int | None, ...]:
+    """Height, width and channels; sides that differ between samples are None."""
+    fields = samples.reader.record.fields
+    if [(field.name, field.dtype, len(field.shape)) for field in fields] != [(IMAGE, "uint8", 3)]:
+        raise UsageError(f"only uint8 images can be augmented, {samples.name} has {fields}")
+    return fields[0].shape

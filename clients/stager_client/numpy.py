@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.subset import Subset
+from stager_client.augment import Augment
 from stager_client.loader import THREADS, BatchLoader
 from stager_client.samples import StagedSamples
 
@@ -16,6 +17,7 @@ Arrays = npt.NDArray[Any]
 class StagedArrays:
     """Batches of a staged data set as (uint8 NHWC images, int64 labels), in StagedLoader's order.
 
+    `augment` changes each image on its way into the batch, the same way on every run with this seed.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 
@@ -39,6 +41,7 @@ class StagedArrays:
         service: str | None = None,
         timeout_s: float = 300.0,
         skip_failed: bool = False,
+        augment: Sequence[Augment] = (),
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, subset_seed, per_class, fraction, where, split)
@@ -54,6 +57,7 @@ class StagedArrays:
             world_size=world_size,
             prefetch=prefetch,
             threads=threads,
+            augment=augment,
         )
 
     def __len__(self) -> int:

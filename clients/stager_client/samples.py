@@ -78,7 +78,7 @@ class StagedSamples:
         """The samples at these positions."""
         found: dict[int, Arrays] = {}
         began = time.monotonic()
-        reasons = self._visit(positions, found.__setitem__, NEVER)
+        reasons = self.visit(positions, found.__setitem__, NEVER)
         self.session.count(len(positions), reasons, time.monotonic() - began if reasons else 0.0)
         return [found[at] for at in range(len(positions))]
 
@@ -92,7 +92,7 @@ class StagedSamples:
             for name, rows in fields.items():
                 rows[at] = arrays[name]
 
-        return self._visit(positions, take, stopped)
+        return self.visit(positions, take, stopped)
 
     def fixed_fields(self) -> list[tuple[Field, tuple[int, ...]]]:
         """The fields and their shapes, which must be known for all samples alike."""
@@ -104,7 +104,7 @@ class StagedSamples:
                 )
         return [(field, tuple(side or 0 for side in field.shape)) for field in self._record.fields]
 
-    def _visit(self, positions: Positions, take: Take, stopped: threading.Event) -> Reasons:
+    def visit(self, positions: Positions, take: Take, stopped: threading.Event) -> Reasons:
         """Give each sample to `take`. What is not resident is asked for, once for all, and waited for."""
         numbers = self.numbers[np.asarray(positions, dtype=np.int64)].tolist()
         missing, corrupt = self.reader.visit(numbers, take)

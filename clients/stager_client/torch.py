@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from stager.errors import UsageError
 from stager.model import Arrays
 from stager.subset import Subset
+from stager_client.augment import Augment
 from stager_client.loader import THREADS, BatchLoader
 from stager_client.samples import StagedSamples
 
@@ -88,6 +90,8 @@ class StagedLoader:
 
     Images are uint8 NCHW views of NHWC memory (channels_last), labels int64. The order is a function of
     (seed, epoch, rank, world size); rank and world size are torch.distributed's when it is initialised.
+    `augment` changes each image on its way into the batch, the same way on every run with this seed;
+    `transform` gets the whole batch, on the device: Normalise, or any callable.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 
@@ -104,6 +108,7 @@ class StagedLoader:
         threads: int = THREADS,
         rank: int | None = None,
         world_size: int | None = None,
+        augment: Sequence[Augment] = (),
     ) -> None:
         here = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._loader = BatchLoader(
@@ -120,6 +125,7 @@ class StagedLoader:
             else 1,
             prefetch=prefetch,
             threads=threads,
+            augment=augment,
         )
         self._device = torch.device(device) if device is not None else None
         self._transform = transform
@@ -151,3 +157,28 @@ class StagedLoader:
     def stats(self) -> dict[str, float]:
         """How long the loop waited for batches, and how long it computed in between."""
         return self._loader.stats()
+
+
+class Normalise:
+    """A batch of uint8 NCHW images as (x / 255 - mean) / std, a value for each channel; for `transform`.
+
+    On the batch's device and in its memory format. It reckons in float32, then rounds to `dtype`.
+    """
+
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
+    ) -> None:
+        if len(mean) != len(std) or not mean or min(std) <= 0:
+            raise UsageError(f"mean {mean} and std {std} make no sense", hint="a number above 0 a channel")
+        if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            raise UsageError(f"images cannot be {dtype}", hint="use float16, bfloat16 or float32")
+        self.dtype = dtype
+        self._mean, self._scale = (
+            torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1).to(torch.float32)
+            for values in ([value * 255 for value in mean], [1 / (255 * value) for value in std])
+        )
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        if images.device != self._mean.device:
+            self._mean, self._scale = self._mean.to(images.device), self._scale.to(images.device)
+        return images.sub(self._mean).mul_(self._scale).to(self.dtype)
