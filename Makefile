@@ -15,9 +15,10 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 MADE_FROM := $(shell { pwd; cat pyproject.toml constraints.txt; } | cksum | tr ' ' '-')
 STAMP := .venv/.made-$(MADE_FROM)
 SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
+TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd demo bench install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow demo bench install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -36,6 +37,9 @@ check: $(STAMP) ## ruff and mypy --strict
 
 simd: $(SIMD_STAMP) ## run the tests with pillow-simd instead of Pillow, in .venv-simd
 	.venv-simd/bin/python -m pytest -q -n $(JOBS) --dist loadscope $(ARGS)
+
+tensorflow: $(TF_STAMP) ## run the tests of the TensorFlow client, in .venv-tf
+	.venv-tf/bin/python -m pytest -q tests/test_tensorflow.py $(ARGS)
 
 demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
 	.venv/bin/python examples/demo.py $(ARGS)
@@ -58,7 +62,7 @@ clean: ## remove what was built and measured; the environments stay
 	find bench clients examples service stager tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf .venv .venv-simd
+	rm -rf .venv .venv-simd .venv-tf
 
 $(STAMP):
 	$(call debian,strace systemd)
@@ -75,15 +79,25 @@ $(SIMD_STAMP):
 		.venv-simd/bin/python $(PIP_INSTALL) --no-deps --no-cache-dir --no-binary pillow-simd 'pillow-simd>=12.1'
 	@rm -f .venv-simd/.made-* && touch $@
 
+# TensorFlow is 1.4 GB, and no other test needs it. Its tests need no torch.
+$(TF_STAMP):
+	$(call python_environment,.venv-tf)
+	.venv-tf/bin/python $(PIP_INSTALL) -e '.[dev,tensorflow]'
+	@rm -f .venv-tf/.made-* && touch $@
+
 # torch comes first, by itself: where it fails, the message is about torch.
 define environment
+$(call python_environment,$(1))
+$(1)/bin/python $(PIP_INSTALL) torch
+$(1)/bin/python $(PIP_INSTALL) -e '.[dev]'
+endef
+
+define python_environment
 @test -n "$(PYTHON)" || { \
 	echo "make: no Python 3.11 or newer found; try: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
 @echo "setup: $(1), $$("$(PYTHON)" --version); some minutes the first time"
 @"$(PYTHON)" -m venv $(1) || { \
 	echo "make: $(PYTHON) cannot make an environment; on Debian try: apt-get install python3-venv" >&2; exit 1; }
-$(1)/bin/python $(PIP_INSTALL) torch
-$(1)/bin/python $(PIP_INSTALL) -e '.[dev]'
 endef
 
 # Debian packages are installed where we may. Where we may not, we go on: a test that misses one says which.

@@ -1,4 +1,4 @@
-"""How near stager is to what the machine allows: staging against the bare decode loop, reading against a copy.
+"""How near stager is to what the machine allows: staging against a bare decode loop, reading against a copy.
 
     make bench                       made images
     make bench ARGS="--data DIR"     real ones, in a folder a class

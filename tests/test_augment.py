@@ -350,8 +350,8 @@ def usual() -> list[Augment]:
 def pixels_of(loader: StagedLoader, batches: int = SAMPLES) -> Pixels:
     """What the next batches have, by the sample's number in the manifest."""
     found: Pixels = {}
-    for _, batch in zip(range(batches), loader._loader, strict=False):
-        numbers = loader._loader.samples.numbers[batch.positions].tolist()
+    for _, batch in zip(range(batches), loader.loader, strict=False):
+        numbers = loader.loader.samples.numbers[batch.positions].tolist()
         for number, image in zip(numbers, batch.fields["image"], strict=True):
             assert found.setdefault(number, image.tobytes()) == image.tobytes()
     return found

@@ -24,7 +24,7 @@ from stager_client.torch import StagedDataset, StagedLoader
 seed, pause_s, epochs = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 loader = StagedLoader(StagedDataset("data", timeout_s=60), 8, shuffle=True, seed=seed)
 for epoch in range(epochs):
-    for batch in loader._loader:
+    for batch in loader.loader:
         print(*batch.positions, flush=True)
         time.sleep(pause_s)
 flush_all()

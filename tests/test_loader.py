@@ -52,7 +52,7 @@ def fail_in(loader: StagedLoader) -> None:
 
 
 def positions_of(loader: StagedLoader) -> list[int]:
-    return [int(position) for batch in loader._loader for position in batch.positions]
+    return [int(position) for batch in loader.loader for position in batch.positions]
 
 
 @pytest.mark.parametrize("name", ["data", "jpeg"])
@@ -109,7 +109,7 @@ def test_resuming_at_any_batch_on_any_number_of_ranks_reads_what_one_run_reads(
         for loader in loaders:
             loader.load_state_dict(state) if state else loader.set_epoch(epoch)
         before = loaders[0].state_dict()["position"]
-        runs = [iter(loader._loader) for loader in loaders]
+        runs = [iter(loader.loader) for loader in loaders]
         rounds: list[list[int]] = []
         for _ in range(steps):
             batches = [next(run, None) for run in runs]
@@ -172,7 +172,7 @@ def test_a_loop_that_keeps_nothing_uses_few_buffers_again(data: StagedDataset) -
     for _ in range(5):
         for _images, _labels in loader:
             pass
-    (pool,) = loader._loader._pools.values()
+    (pool,) = loader.loader.pools.values()
     assert pool.made <= 6
 
 

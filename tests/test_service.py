@@ -427,23 +427,26 @@ def test_a_stop_lets_waiting_readers_go_and_the_job_goes_on_at_the_next_start(
     proxy.allow(50)
     job = service.post("/jobs", {"dataset": "far"})["id"]
     wait_for(lambda: len(proxy.objects()) > 50)
+    wait_for(lambda: len(staged(far, "far")) >= 32)
     errors: list[StagerError] = []
+    manifest = service.get("/datasets/far")["manifest"]
+    with counting_proxy(far.socket, far.root / "door") as door:
 
-    def wait_in_want() -> None:
-        manifest = service.get("/datasets/far")["manifest"]
-        body = {"manifest": manifest, "samples": list(range(80)), "wait_s": 60}
-        try:
-            service.post("/datasets/far/want", body, timeout_s=60)
-        except StagerError as error:
-            errors.append(error)
+        def wait_in_want() -> None:
+            body = {"manifest": manifest, "samples": list(range(80)), "wait_s": 60}
+            try:
+                Service(far.root / "door").post("/datasets/far/want", body, timeout_s=60)
+            except StagerError as error:
+                errors.append(error)
 
-    reader = threading.Thread(target=wait_in_want)
-    reader.start()
-    wait_for(lambda: "far" in far.log() or len(staged(far, "far")) >= 32)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
-    reader.join()
-    assert [type(error) for error in errors] == [NoService]
+        reader = threading.Thread(target=wait_in_want)
+        reader.start()
+        wait_for(lambda: door.requests)
+        service.get("/status")  # what came before has been taken in
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        reader.join()
+    assert [(type(error), error.message) for error in errors] == [(NoService, "the service is stopping")]
     assert far.leftovers() == []
     recorded = set(staged(far, "far"))
     assert len(recorded) >= 32

@@ -178,7 +178,7 @@ class ColourJitter:
 
     A number v stands for factors from max(0, 1 - v) to 1 + v, a pair for itself. There is no hue: it needs
     the way to HSV and back for each pixel. Each step rounds where torchvision cuts off, and OpenCV weighs in
-    10 bits: after one step pixels are a level or two above torchvision's, after three a few more.
+    10 bits: after one step pixels are a level or two off torchvision's, after three a few more.
     """
 
     draws = 4

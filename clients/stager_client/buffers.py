@@ -2,10 +2,14 @@
 
 import threading
 import weakref
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+ALIGNMENT_BYTES: Final = (
+    64  # TensorFlow takes memory as it is only if it begins there; else it copies, slowly
+)
 
 
 class BufferPool:
@@ -15,7 +19,8 @@ class BufferPool:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-        self._shape, self._dtype = shape, np.dtype(dtype)
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._count = int(np.prod(shape))
         self._free: list[bytearray] = []
         self._lock = threading.Lock()
         self.made = 0
@@ -25,8 +30,9 @@ class BufferPool:
             memory = self._free.pop() if self._free else None
             self.made += memory is None
         if memory is None:
-            memory = bytearray(int(np.prod(self._shape)) * self._dtype.itemsize)
+            memory = bytearray(self._count * self.dtype.itemsize + ALIGNMENT_BYTES)
+        start = -np.frombuffer(memory, np.uint8).ctypes.data % ALIGNMENT_BYTES
         # Its base is no array, so numpy's views of it refer to it, and not past it to the memory.
-        flat = np.frombuffer(memory, self._dtype)
+        flat = np.frombuffer(memory, self.dtype, self._count, start)
         weakref.finalize(flat, self._free.append, memory)
-        return flat.reshape(self._shape)
+        return flat.reshape(self.shape)

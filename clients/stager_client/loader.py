@@ -59,7 +59,7 @@ class BatchLoader:
         self._position = 0  # of the epoch, read by all ranks together
         self._resume_at = 0
         self._chain = Chain(augment, _image_shape(samples)) if augment else None
-        self._pools = (
+        self.pools = (
             {IMAGE: BufferPool((batch_size, *self._chain.out_shape), np.uint8)}
             if self._chain
             else {
@@ -156,7 +156,7 @@ class BatchLoader:
         return [mine[at : at + self.batch_size] for at in range(0, whole, self.batch_size)]
 
     def _assemble(self, positions: Numbers, seed: int, epoch: int, stopped: threading.Event) -> Batch:
-        fields = {name: pool.take()[: len(positions)] for name, pool in self._pools.items()}
+        fields = {name: pool.take()[: len(positions)] for name, pool in self.pools.items()}
         if self._chain:
             missed = self._augment(self._chain, positions, seed, epoch, fields[IMAGE], stopped)
         else:

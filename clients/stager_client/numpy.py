@@ -47,7 +47,7 @@ class StagedArrays:
         subset = Subset(drawn, subset_seed, per_class, fraction, where, split)
         samples = StagedSamples(name, subset, service, timeout_s, skip_failed)
         self.classes = samples.classes
-        self._loader = BatchLoader(
+        self.loader = BatchLoader(
             samples,
             batch_size,
             shuffle=shuffle,
@@ -61,24 +61,24 @@ class StagedArrays:
         )
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self.loader)
 
     def __iter__(self) -> Iterator[tuple[Arrays, npt.NDArray[np.int64]]]:
-        for batch in self._loader:
+        for batch in self.loader:
             yield batch.fields["image"], batch.labels
             del batch
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
-        self._loader.set_epoch(epoch)
+        self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where we are, to go on at this batch later, on any number of ranks."""
-        return self._loader.state_dict()
+        return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._loader.load_state_dict(state)
+        self.loader.load_state_dict(state)
 
     def stats(self) -> dict[str, float]:
         """How long the loop waited for batches, and how long it computed in between."""
-        return self._loader.stats()
+        return self.loader.stats()

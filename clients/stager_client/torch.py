@@ -111,7 +111,7 @@ class StagedLoader:
         augment: Sequence[Augment] = (),
     ) -> None:
         here = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self._loader = BatchLoader(
+        self.loader = BatchLoader(
             data.samples,
             batch_size,
             shuffle=shuffle,
@@ -131,10 +131,10 @@ class StagedLoader:
         self._transform = transform
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self.loader)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for batch in self._loader:
+        for batch in self.loader:
             images = torch.from_numpy(batch.fields["image"]).permute(0, 3, 1, 2)
             labels = torch.from_numpy(batch.labels)
             del batch
@@ -145,18 +145,18 @@ class StagedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
-        self._loader.set_epoch(epoch)
+        self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where we are, to go on at this batch later, on any number of ranks."""
-        return self._loader.state_dict()
+        return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._loader.load_state_dict(state)
+        self.loader.load_state_dict(state)
 
     def stats(self) -> dict[str, float]:
         """How long the loop waited for batches, and how long it computed in between."""
-        return self._loader.stats()
+        return self.loader.stats()
 
 
 class Normalise:

@@ -1,0 +1,235 @@
+"""staged_dataset: StagedLoader's samples in StagedLoader's order, as a tf.data.Dataset.
+
+TensorFlow is 1.4 GB, so it has an environment of its own: `make tensorflow` runs this file there. In
+`make test` it is skipped; that is the one skip we allow.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from making import image_folder
+from running import Place
+from stager.order import epoch_order
+from stager_client.numpy import StagedArrays
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+tf = pytest.importorskip("tensorflow", reason="TensorFlow has an environment of its own: make tensorflow")
+
+from stager_client.tensorflow import as_dataset, staged_dataset  # noqa: E402
+
+SAMPLES, CLASSES = 60, 6
+Batch = tuple[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("tensorflow")
+    image_folder(root / "source", CLASSES, SAMPLES // CLASSES)
+    table = f'source = "{root}/source"\nrecipe = {{resize = 24, crop = 16}}\n'
+    place = Place(root).configure(
+        f"[datasets.data]\n{table}[datasets.counted]\n{table}[datasets.partly]\n{table}"
+    )
+    assert place.run("prefetch", "data", "--format", "arrow").returncode == 0
+    assert place.run("prefetch", "partly", "--classes", "1").returncode == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STAGER_CONFIG", str(place.config))
+        yield place
+
+
+def same(ours: Iterator[Batch], theirs: Iterator[Batch]) -> bool:
+    pairs = list(zip(ours, theirs, strict=True))
+    return bool(pairs) and all(
+        np.array_equal(images, pixels) and np.array_equal(labels, targets)
+        for (images, labels), (pixels, targets) in pairs
+    )
+
+
+def epoch_of(arrays: StagedArrays, epoch: int) -> list[Batch]:
+    arrays.set_epoch(epoch)
+    return list(arrays)
+
+
+def batch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("stager-batch")]
+
+
+def labels_of(dataset: Any) -> list[int]:
+    return [int(label) for _, labels in dataset for label in labels]
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2), (3, 4)])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_samples_and_their_order_are_those_of_numpy(
+    place: Place, seed: int, rank: int, world_size: int, drop_last: bool
+) -> None:
+    options: dict[str, Any] = {
+        "shuffle": True, "seed": seed, "rank": rank, "world_size": world_size, "drop_last": drop_last
+    }  # fmt: skip
+    dataset = staged_dataset("data", 7, **options)
+    arrays = StagedArrays("data", 7, **options)
+    assert len(dataset) == len(arrays)
+    for epoch in range(3):
+        assert same(dataset.as_numpy_iterator(), iter(epoch_of(arrays, epoch)))
+
+
+def test_a_named_epoch_has_its_own_order(place: Place) -> None:
+    arrays = StagedArrays("data", 8, shuffle=True, seed=1)
+    arrays.set_epoch(4)
+    dataset = as_dataset(arrays)
+    assert same(dataset.as_numpy_iterator(), iter(epoch_of(StagedArrays("data", 8, shuffle=True, seed=1), 4)))
+
+
+def test_a_subset_is_the_subset_of_numpy(place: Place) -> None:
+    subset: dict[str, Any] = {"classes": 3, "subset_seed": 7, "per_class": 4}
+    dataset = staged_dataset("data", 5, **subset)
+    assert same(dataset.as_numpy_iterator(), iter(StagedArrays("data", 5, **subset)))
+
+
+def test_shapes_are_static_and_the_batch_is_when_the_last_is_dropped(place: Place) -> None:
+    images, labels = staged_dataset("data", 7).element_spec
+    assert (images.shape.as_list(), images.dtype) == ([None, 16, 16, 3], tf.uint8)
+    assert (labels.shape.as_list(), labels.dtype) == ([None], tf.int64)
+    images, labels = staged_dataset("data", 7, drop_last=True).element_spec
+    assert images.shape.as_list() == [7, 16, 16, 3]
+    assert labels.shape.as_list() == [7]
+
+
+def test_repeat_gives_a_new_order_each_epoch(place: Place) -> None:
+    arrays = StagedArrays("data", 10, shuffle=True, seed=3)
+    orders = [arrays.loader.samples.labels[epoch_order(SAMPLES, 3, epoch)] for epoch in range(3)]
+    assert orders[0].tolist() != orders[1].tolist()
+    assert labels_of(as_dataset(arrays).repeat(3)) == np.concatenate(orders).tolist()
+
+
+def test_tensors_that_are_kept_stay_what_they_were(place: Place) -> None:
+    dataset = staged_dataset("data", 7, shuffle=True, seed=2)
+    kept = [list(dataset) for _ in range(4)]
+    for epoch, batches in enumerate(kept):
+        expected = epoch_of(StagedArrays("data", 7, shuffle=True, seed=2), epoch)
+        assert same(((images.numpy(), labels.numpy()) for images, labels in batches), iter(expected))
+
+
+def test_a_loop_that_keeps_nothing_uses_few_buffers_again(place: Place) -> None:
+    arrays = StagedArrays("data", 4, prefetch=3)
+    for _ in as_dataset(arrays).repeat(5):
+        pass
+    (pool,) = arrays.loader.pools.values()
+    assert pool.made <= 15  # of 75 batches: TensorFlow gives a buffer back some batches later
+
+
+def test_tensorflow_takes_the_buffers_without_a_copy(place: Place) -> None:
+    """While all tensors of an epoch are kept, each has a buffer of its own: it holds them."""
+    arrays = StagedArrays("data", 4)
+    kept = list(as_dataset(arrays))
+    (pool,) = arrays.loader.pools.values()
+    assert pool.made == len(kept) == SAMPLES // 4
+
+
+def test_a_loop_that_breaks_starts_the_epoch_anew_and_leaves_no_thread(place: Place) -> None:
+    dataset = staged_dataset("data", 4, shuffle=True, seed=2)
+    for _ in range(5):
+        for _images, _labels in dataset:
+            break
+    deadline = time.monotonic() + 10
+    while batch_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert batch_threads() == []
+    expected = epoch_of(StagedArrays("data", 4, shuffle=True, seed=2), 0)
+    assert same(dataset.as_numpy_iterator(), iter(expected))
+
+
+def test_counts_add_up_from_cold_to_warm(place: Place) -> None:
+    with place.service():
+        arrays = StagedArrays("counted", 10)
+        assert len(labels_of(as_dataset(arrays).repeat(2))) == 2 * SAMPLES
+        arrays.loader.samples.session.flush()
+        row = place.json("stats")["datasets"]["counted"]
+    assert row["requests"] == row["hits"] + row["misses"] == 2 * SAMPLES
+    assert row["hits"] >= SAMPLES  # the second epoch, at least
+    assert row["origin_reads"] == SAMPLES
+    stats = arrays.stats()
+    assert stats["batches"] == 12
+    assert stats["waited_s"] > 0
+
+
+def test_a_resumed_dataset_reads_the_rest_of_the_epoch_and_then_whole_ones(place: Place) -> None:
+    before = StagedArrays("data", 10, shuffle=True, seed=6)
+    seen = labels_of(as_dataset(before).take(2))
+    after = StagedArrays("data", 10, shuffle=True, seed=6)
+    after.load_state_dict(before.state_dict())
+    dataset = as_dataset(after)
+    whole = [int(label) for _, labels in epoch_of(before, 0) for label in labels]
+    assert seen + labels_of(dataset) == whole
+    assert len(labels_of(dataset)) == SAMPLES
+
+
+def test_model_fit_learns_and_sees_each_epoch_in_its_own_order(place: Place) -> None:
+    arrays = StagedArrays("data", 10, shuffle=True, seed=8)
+    seen: list[int] = []
+
+    def note(labels: Any) -> Any:
+        seen.extend(labels.tolist())
+        return labels
+
+    def prepare(images: Any, labels: Any) -> Batch:
+        noted = tf.numpy_function(note, [labels], tf.int64)
+        noted.set_shape(labels.shape)
+        return tf.cast(images, tf.float32) / 255.0, noted
+
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(CLASSES)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.01), loss)
+    history = model.fit(as_dataset(arrays).map(prepare), epochs=2, shuffle=False, verbose=0).history["loss"]
+    assert history[1] < history[0]
+    orders = [arrays.loader.samples.labels[epoch_order(SAMPLES, 8, epoch)] for epoch in range(2)]
+    assert seen[-2 * SAMPLES :] == np.concatenate(orders).tolist()
+
+
+EXITING = """
+from stager_client.tensorflow import staged_dataset
+batches = iter(staged_dataset("data", 4).repeat())
+next(batches)
+print("read", flush=True)
+"""
+
+
+def test_a_process_may_end_in_the_middle_of_an_epoch(place: Place) -> None:
+    done = place.python(EXITING)
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+
+
+DISTRIBUTED = """
+import tensorflow as tf
+from stager_client.numpy import StagedArrays
+from stager_client.tensorflow import staged_dataset
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+options = {"shuffle": True, "seed": 4, "drop_last": True}
+expected = [labels.tolist() for _, labels in StagedArrays("data", 10, **options)]
+parts = strategy.experimental_distribute_dataset(staged_dataset("data", 10, **options))
+for step, (_, labels) in enumerate(parts):
+    halves = [half.numpy().tolist() for half in strategy.experimental_local_results(labels)]
+    assert [len(half) for half in halves] == [5, 5]
+    assert halves[0] + halves[1] == expected[step]
+print("steps", step + 1)
+"""
+
+
+def test_a_strategy_cuts_each_batch_up_between_its_devices(place: Place) -> None:
+    done = place.python(DISTRIBUTED)
+    assert (done.returncode, done.stdout) == (0, "steps 6\n"), done.stderr
+
+
+def test_an_error_of_the_loader_says_what_is_wrong(place: Place) -> None:
+    dataset = staged_dataset("partly", 4, timeout_s=0.5)
+    with pytest.raises(tf.errors.OpError, match=r"WaitTimeout: .* samples of partly"):
+        next(iter(dataset))
