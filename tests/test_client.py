@@ -245,7 +245,7 @@ def test_what_is_evicted_under_a_reader_stays_readable_and_comes_back(here: Plac
         assert np.array_equal(arrays["image"], right[data.samples.key(position)])
     assert_reads_right(data, right)
     (first, _) = counts_of(here, data)
-    assert first["reasons"] == {"not_planned": first["misses"]}
+    assert first["reasons"] == {"evicted": first["misses"]}
 
 
 def test_a_sample_that_cannot_be_had_raises_or_is_left_out(here: Place) -> None:
