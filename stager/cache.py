@@ -10,24 +10,24 @@ A shard is complete under its final name before the index points to it, and dura
 has it. Eviction goes the other way: index, catalog, file.
 """
 
-import fcntl
 import json
+import logging
 import os
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from stager.atomic import atomic_path, fsync_path
 from stager.budget import Budget
 from stager.catalog import Catalog, CatalogBroken, DatasetRow, ShardRow
+from stager.claim import claim
 from stager.config import Config
 from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
-from stager.errors import REASONS, CacheError, CacheOwned, StagerError
+from stager.errors import REASONS, CacheError, StagerError
 from stager.index import FAILED, IndexWriter, Words, is_failed, is_resident, pack_words, shard_of
 from stager.losses import Losses, why_lost
 from stager.manifest import Manifest
@@ -36,7 +36,7 @@ from stager.recipes import open_recipe
 from stager.shards import FORMATS, open_shard, verify_shard
 from stager.subset import Subset
 
-MARKER: Final = "stager cache 1\n"
+log = logging.getLogger("stager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,11 @@ class Cache:
         self.directory = config.cache_dir
         self.scratch = self.directory / "scratch"
         self.memory_bytes = config.memory.of(0)
-        self._lock_fd = _claim(self.directory)
+        self._lock_fd = claim(self.directory)
         try:
             self.catalog = self._open_catalog()
             self.catalog.prune()
+            self._forget_unreadable()
             self._sweep()
             self.datasets: dict[str, Dataset] = {}
             self.budget = Budget(self.directory, config.capacity, config.reserve)
@@ -311,6 +312,17 @@ class Cache:
                 )
         catalog.skip_shard_numbers(used)
 
+    def _forget_unreadable(self) -> None:
+        """A data set without a readable manifest is scanned and staged anew when asked for; others go on."""
+        for row in self.catalog.datasets():
+            try:
+                Manifest.open(manifest_path(datasets_dir(self.directory) / row.name, row.manifest))
+            except CacheError as error:
+                log.error("data set forgotten name=%s problem=%r", row.name, error.message)
+                with self.catalog.transaction():
+                    self.catalog.remove_shards(shard.number for shard in self.catalog.shards(row.id))
+                    self.catalog.forget_dataset(row.id)
+
     def _sweep(self) -> None:
         """Remove what a crash left: scratch files, shards without a row, rows without a whole shard."""
         for path in self.scratch.iterdir():
@@ -343,47 +355,3 @@ class Cache:
         for path in (*directory.glob("manifest-*"), *directory.glob("index-*")):
             if path not in used:
                 path.unlink()
-
-
-def _claim(directory: Path) -> int:
-    """Make the directory ours, or say why not; return the lock's file descriptor."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-        marker = directory / "CACHE"
-        if not marker.exists():
-            strangers = [path.name for path in directory.iterdir() if path.name not in ("lock", "lost+found")]
-            if strangers:
-                raise CacheError(
-                    f"{directory} is not empty and not a stager cache (it has {strangers[0]!r})",
-                    hint="name an empty or new directory in [cache] dir",
-                )
-        lock_fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            # lockf, not flock: it is gone with the owner, even while a forked child lives on.
-            fcntl.lockf(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            pid = os.pread(lock_fd, 20, 0).decode().strip() or "unknown"
-            os.close(lock_fd)
-            raise CacheOwned(
-                f"{directory} is in use by process {pid}",
-                hint="if it is the service, check [service] socket; else wait, or use another [cache] dir",
-            ) from None
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
-        if not marker.exists():
-            marker.write_text(MARKER)
-        elif marker.read_text() != MARKER:
-            os.close(lock_fd)
-            raise CacheError(
-                f"{directory} was made by another version of stager ({marker.read_text().strip()})",
-                hint="use that version, or another [cache] dir",
-            )
-        for name in ("scratch", "datasets"):
-            (directory / name).mkdir(exist_ok=True, mode=0o750)
-        return lock_fd
-    except OSError as error:
-        hint = "name a directory on a writable disk in [cache] dir"
-        if isinstance(error, PermissionError):
-            hint = "join the group that owns it (usermod -aG stager USER), or name a [cache] dir of your own"
-        told = f"{directory} cannot be used as a cache: {error.strerror or error}"
-        raise CacheError(told, hint) from None

@@ -1,5 +1,6 @@
 """Shards in memory, for samples that do not fit the budget: readers have them once, then they are dropped."""
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Final
 
 from stager.cache import Cache, Dataset
 from stager.catalog import ShardRow
+from stager.errors import NoSpace
 from stager.model import digest_of
 from stager.sessions import Sessions
 from stager.shards import FORMATS
@@ -53,6 +55,10 @@ class Transients:
 
     def path_of(self, number: int, shard_format: str) -> Path:
         self._directory.mkdir(mode=0o750, exist_ok=True)
+        if self._directory.is_symlink() or self._directory.stat().st_uid != os.geteuid():
+            raise NoSpace(
+                f"{self._directory} belongs to somebody else", hint="remove it"
+            )  # anyone may make one
         return self._directory / f"{number:08x}{FORMATS[shard_format].suffix}"
 
     def publish(self, dataset: Dataset, row: ShardRow) -> None:

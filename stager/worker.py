@@ -37,9 +37,18 @@ class Worker:
     def __init__(self, prepare_threads: int, answers: TextIO) -> None:
         self.pools = Pools(prepare_threads)
         self._answers = answers
+        self._has_decoders = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
         self._manifests: dict[str, Manifest] = {}
+
+    def load_decoders(self) -> None:
+        """Import what samples need while the first task is still on its way: torch takes a second."""
+        try:
+            import_module("stager.recipes.decode")
+            resizer_name()
+        finally:  # what cannot be imported, the first sample tells
+            self._has_decoders.set()
 
     def run(self, task: Mapping[str, Any]) -> None:
         """Do one task and answer: {"task", "kind": "done" | "failed", ...}."""
@@ -72,6 +81,7 @@ class Worker:
                 self.say({"task": task["task"], "kind": "progress", "done": done})
 
         source, recipe = self._opened(spec)
+        self._has_decoders.wait()
         scratch = Path(task["scratch"]) if task["scratch"] else None
         try:
             built = build_shard(
@@ -121,12 +131,6 @@ class _ToOwner(logging.Handler):
         self._worker.say({"kind": "log", "level": record.levelno, "event": record.getMessage()})
 
 
-def load_decoders() -> None:
-    """Import what the first sample needs, while the first task is still on its way: torch takes a second."""
-    import_module("stager.recipes.decode")
-    resizer_name()
-
-
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -134,7 +138,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     worker = Worker(int(sys.argv[1]), answers)
     logging.basicConfig(handlers=[_ToOwner(worker)])
-    threading.Thread(target=load_decoders, daemon=True).start()
+    threading.Thread(target=worker.load_decoders, daemon=True).start()
     for line in sys.stdin:
         threading.Thread(target=worker.run, args=(json.loads(line),), daemon=True).start()
     os._exit(0)  # the owner is gone: what is under way is worth nothing

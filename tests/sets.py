@@ -74,7 +74,7 @@ def flip_a_bit(path: Path) -> list[str]:
     return [key for key, _ in shard.identities()]
 
 
-def wait_for(what: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+def wait_for(what: Callable[[], Any], timeout_s: float = 100.0) -> Any:
     """Return the first true answer. For states that come by themselves; nothing is asserted about time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

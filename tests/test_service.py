@@ -304,7 +304,7 @@ def test_a_plan_beside_a_prefetch_takes_nothing_from_it(far: Place, proxy: Count
         service = Service(far.socket)
         proxy.allow(0)
         plan = service.post("/jobs", {"dataset": "far", "stop_after": "plan"})["id"]
-        wait_for(lambda: len(proxy.objects()) == 32)  # it measures these
+        wait_for(lambda: len(proxy.objects()) >= 32)  # it measures these
         job = service.post("/jobs", {"dataset": "far"})["id"]
         wait_for(lambda: service.get(f"/jobs/{job}")["state"] in ("planning", "staging"))
         proxy.allow(None)
@@ -320,7 +320,7 @@ def test_two_data_sets_of_one_source_are_staged_at_once(far: Place, proxy: Count
         service = Service(far.socket)
         proxy.allow(0)
         jobs = [service.post("/jobs", {"dataset": name})["id"] for name in ("far", "wide")]
-        wait_for(lambda: len(proxy.objects()) == 64)  # both have asked for their first samples
+        wait_for(lambda: len(proxy.objects()) >= 64)  # both have asked for their first samples
         proxy.allow(None)
         assert [ended(service, job)["staged"] for job in jobs] == [80, 80]
     assert {pixels.shape for pixels in staged(far, "far").values()} == {(32, 32, 3)}
