@@ -1,9 +1,11 @@
 """Data sets for end-to-end tests: their tables in the config, and what is staged of them."""
 
 import json
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,17 @@ def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
         assert checksum == int(shard.checksums[row]), manifest.key(number)
         found[manifest.key(number)] = arrays["image"].copy()
     return found
+
+
+def ask_catalog(place: Place, query: str) -> list[Any]:
+    """What the catalog has on record; a command would take a second to tell."""
+    with closing(sqlite3.connect(place.cache / "catalog.db")) as catalog:
+        return catalog.execute(query).fetchall()
+
+
+def origin_reads(place: Place) -> int:
+    """How often a source was read."""
+    return int(ask_catalog(place, "SELECT sum(origin_reads) FROM datasets")[0][0])
 
 
 def classes_of(keys: Any) -> set[str]:

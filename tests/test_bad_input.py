@@ -4,23 +4,19 @@ import json
 import os
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from images import bad_images
 from making import image_folder, jpeg
-from mounts import remount, small_disk
 from running import Place
 from s3server import S3Server
-from sets import complaint, shard_files, staged, table, wait_for
+from sets import ask_catalog, complaint, origin_reads, staged, table, wait_for
 from stager.control import Service
 
 GOOD = 6  # samples of the data set that is staged before anything goes wrong
@@ -71,12 +67,6 @@ def keeps(home: Place) -> Iterator[Place]:
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[key], after[key]) for key in before)
     assert home.leftovers() == []
-
-
-def ask_catalog(place: Place, query: str) -> list[Any]:
-    """What the catalog has on record; a command would take a second to tell."""
-    with closing(sqlite3.connect(place.cache / "catalog.db")) as catalog:
-        return catalog.execute(query).fetchall()
 
 
 def more(place: Place, tables: str) -> Place:
@@ -238,11 +228,6 @@ def test_bad_images_fail_alone_are_listed_and_are_not_fetched_again(owner: str, 
             assert process.wait(30) == 0
 
 
-def origin_reads(place: Place) -> int:
-    """How often a source was read."""
-    return int(ask_catalog(place, "SELECT sum(origin_reads) FROM datasets")[0][0])
-
-
 def test_names_that_are_no_utf8_are_staged_listed_and_drawn(tmp_path: Path) -> None:
     source = tmp_path / "source"
     keys = ["caf\udce9/1.jpg", "caf\udce9/na\udcefve.jpg", "plain/1.jpg"]
@@ -310,179 +295,6 @@ def test_a_config_that_cannot_be_used(text: str | None, said: str, tmp_path: Pat
     told = complaint(place.run("status"), 2)
     assert str(place.config) in told
     assert said in told
-
-
-# The cache
-
-
-def test_what_cannot_fit_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
-    image_folder(tmp_path / "source", 4, 4)
-    tables = table("pets", tmp_path / "source", "crop = 64") + table("fits", tmp_path / "source")
-    place = Place(tmp_path).configure(tables, capacity="2MB")
-    assert place.json("prefetch", "fits")["staged"] == 16
-    config = place.config.read_text()
-    place.config.write_text(config.replace('"2MB"', '"100KB"'))
-    told = complaint(place.run("prefetch", "pets"), 1)
-    assert "196.6 kB are needed" in told
-    assert "of a capacity of 100.0 kB" in told
-    assert "try: stager evict DATASET, fewer classes, or a larger [cache] capacity" in told
-    assert origin_reads(place) == 16
-    assert shard_files(place, "pets") == []
-    assert len(staged(place, "fits")) == 16
-
-
-def test_a_cache_path_that_is_a_file_or_somebody_elses_directory(tmp_path: Path) -> None:
-    image_folder(tmp_path / "source", 1, 1)
-    place = Place(tmp_path).configure(table("pets", tmp_path / "source"))
-    place.cache.write_text("my thesis")
-    assert f"{place.cache} cannot be used as a cache" in complaint(place.run("prefetch"), 1)
-    assert place.cache.read_text() == "my thesis"
-    place.cache.unlink()
-    place.cache.mkdir()
-    (place.cache / "thesis.tex").write_text("my thesis")
-    assert "is not empty and not a stager cache (it has 'thesis.tex')" in complaint(place.run("prefetch"), 1)
-    assert [path.name for path in place.cache.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_manifest_that_cannot_be_read_costs_its_data_set_and_no_other(damage: str, tmp_path: Path) -> None:
-    image_folder(tmp_path / "source", 2, 2)
-    tables = table("hurt", tmp_path / "source") + table("good", tmp_path / "source", "crop = 33")
-    place = Place(tmp_path).configure(tables)
-    with place.service():
-        for name in ("hurt", "good"):
-            Service(place.socket).post("/jobs", {"dataset": name})
-        wait_for(lambda: len(staged(place, "hurt")) == len(staged(place, "good")) == 4)
-    (manifest,) = (place.cache / "datasets/hurt").glob("manifest-*")
-    manifest.write_bytes(manifest.read_bytes()[:500]) if damage == "cut" else manifest.unlink()
-    again = place.json("prefetch", "hurt")
-    assert (again["staged"], again["already"]) == (4, 0)
-    assert len(staged(place, "hurt")) == len(staged(place, "good")) == 4
-    assert place.json("verify")["problems"] == []
-
-
-def test_a_cache_on_a_read_only_disk(tmp_path: Path) -> None:
-    image_folder(tmp_path / "source", 2, 2)
-    with small_disk(tmp_path / "disk", "size=16m") as disk:
-        place = Place(tmp_path).configure(table("pets", tmp_path / "source"))
-        place.config.write_text(place.config.read_text().replace(str(place.cache), str(disk / "cache")))
-        assert place.json("prefetch", "--classes", "1")["staged"] == 2
-        remount(disk, "ro")
-        assert f"{disk / 'cache'} cannot be used as a cache: Read-only" in complaint(place.run("prefetch"), 1)
-        remount(disk, "rw")
-        again = place.json("prefetch")
-        assert (again["already"], again["staged"]) == (2, 2)
-
-
-def test_a_disk_that_is_full_refuses_what_is_new_and_keeps_what_is_there(tmp_path: Path) -> None:
-    image_folder(tmp_path / "source", 4, 4)
-    (tmp_path / "cache").mkdir()
-    with small_disk(tmp_path / "cache", "size=8m") as disk:
-        place = Place(tmp_path).configure(table("pets", tmp_path / "source"), reserve="0")
-        with place.service():
-            first = place.json("prefetch", "--classes", "2")
-            before = staged(place, "pets")
-            assert len(before) == first["staged"] == 8
-            fill(disk)
-            told = complaint(place.run("prefetch"), 1)
-            assert str(disk) in told
-            assert "\n  try: " in told
-            assert staged(place, "pets").keys() == before.keys()
-            (disk / "filler").unlink()
-            again = place.json("prefetch")
-            assert (again["already"], again["staged"]) == (8, 8)
-            assert Service(place.socket).get("/problems") == []
-        assert place.leftovers() == []
-
-
-def fill(disk: Path) -> None:
-    """Leave no byte free."""
-    assert os.path.ismount(disk)
-    with (disk / "filler").open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                continue
-
-
-@pytest.mark.parametrize(("left", "owner"), [(1, "alone"), (4, "service")])
-def test_a_disk_that_fills_up_on_the_way_stops_the_job_and_nothing_else(
-    left: int, owner: str, tmp_path: Path
-) -> None:
-    """Files cannot be reserved, as bytes can: so many more are possible, then the kernel says no."""
-    image_folder(tmp_path / "source", 3, 40)
-    with small_disk(tmp_path / "disk", "size=64m,nr_inodes=200") as disk:
-        place = Place(tmp_path).configure(table("pets", tmp_path / "source"), reserve="0")
-        place.config.write_text(place.config.read_text().replace(str(place.cache), str(disk / "cache")))
-        place.json("prefetch", "--classes", "1", "--per-class", "1")
-        shards = disk / "cache/datasets/pets/shards"
-        before = set(shards.iterdir())
-        process = place.start_service() if owner == "service" else None
-        try:
-            files = use_up_files(disk, left)
-            done = place.run("prefetch")
-            told = complaint(done, done.returncode)
-            assert done.returncode in (1, 3)
-            assert str(disk) in told
-            if process is not None:
-                assert Service(place.socket).get("/status")["service"]["pid"] == process.pid
-                assert Service(place.socket).get("/problems") == []
-            assert before <= set(shards.iterdir())
-            for path in files:
-                path.unlink()
-            again = place.json("prefetch")
-            assert (again["wanted"], again["failed"]) == (120, 0)
-        finally:
-            if process is not None:
-                process.terminate()
-                assert process.wait(30) == 0
-
-
-def use_up_files(disk: Path, left: int) -> list[Path]:
-    """Make files until only so many more can be made."""
-    assert os.path.ismount(disk)
-    (disk / "others").mkdir()
-    free = os.statvfs(disk).f_ffree
-    files = [disk / f"others/{number}" for number in range(free - left)]
-    for path in files:
-        path.touch()
-    assert os.statvfs(disk).f_ffree == left
-    return files
-
-
-# Services
-
-
-def test_a_second_service_is_told_who_the_first_is(tmp_path: Path) -> None:
-    image_folder(tmp_path / "source", 1, 2)
-    place = Place(tmp_path).configure(table("pets", tmp_path / "source"))
-    (tmp_path / "other").mkdir()
-    other = Place(tmp_path / "other").configure(table("pets", tmp_path / "source"))
-    with place.service() as first:
-        service = Service(place.socket)
-        service.post("/jobs", {"dataset": "pets"})
-        wait_for(lambda: len(staged(place, "pets")) == 2)
-        told = complaint(last_lines(place.run("serve")), 1)
-        assert f"{place.cache} is in use by process {first.pid}" in told
-        config = other.config.read_text()
-        other.config.write_text(config.replace(str(other.socket), str(place.socket)))
-        told = complaint(last_lines(other.run("serve")), 1)
-        assert f"{place.socket} is in use by another service (process {first.pid})" in told
-        told = complaint(other.run("prefetch"), 1)
-        assert f"the service at {place.socket} keeps {place.cache}, the config says {other.cache}" in told
-        other.config.write_text(config.replace(str(other.cache), str(place.cache)))
-        told = complaint(other.run("prefetch"), 1)  # it asks where no service listens, and finds an owner
-        assert f"{place.cache} is in use by process {first.pid}" in told
-        assert service.get("/status")["service"]["pid"] == first.pid
-        assert len(staged(place, "pets")) == 2
-
-
-def last_lines(done: "subprocess.CompletedProcess[str]") -> Any:
-    """A service logs; its last two lines are the error."""
-    done.stderr = "\n".join(done.stderr.splitlines()[-2:])
-    return done
 
 
 def test_without_a_service_status_says_so_by_its_exit_code(keeps: Place) -> None:
