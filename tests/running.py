@@ -16,6 +16,13 @@ from stager.control import Service
 from stager.errors import NoService
 
 START_S = 60.0
+# A shell that runs the tests in the background has them, and what they start, ignore Ctrl-C.
+WITH_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from stager.cli import main
+main()
+"""
 
 
 @dataclass(slots=True)
@@ -58,9 +65,9 @@ class Place:
         )  # fmt: skip
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        """Start `stager` with these arguments, and do not wait for it."""
+        """Start `stager` as from a terminal, and do not wait for it."""
         return subprocess.Popen(
-            [sys.executable, "-m", "stager", *arguments],
+            [sys.executable, "-c", WITH_CTRL_C, *arguments],
             env=self.env(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
