@@ -10,7 +10,7 @@ import PIL
 import pytest
 from PIL import Image
 
-from images import Pixels, natural
+from images import Pixels, natural, resize_as_pillow_13
 from stager.recipes.image import centre, cut, resized
 from stager.recipes.resize import Window, installed_resizers, resizer_name
 
@@ -40,32 +40,7 @@ SIZES = [
 
 
 def plain_pillow(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
-    """What Pillow 13 gives for resize and crop, bit by bit, whatever Pillow is installed."""
-
-    def across(pixels: Pixels, target: int) -> Pixels:
-        source = pixels.shape[1]
-        support = max(source / target, 1.0)
-        centres = (np.arange(target) + 0.5) * (source / target)
-        first = np.maximum((centres - support + 0.5).astype(int), 0)
-        last = np.minimum((centres + support + 0.5).astype(int), source)
-        taps = first[:, None] + np.arange((last - first).max())
-        weights = np.maximum(1 - np.abs((taps - centres[:, None] + 0.5) * (1 / support)), 0)
-        weights[taps >= last[:, None]] = 0
-        weights /= weights.sum(axis=1, keepdims=True)
-        fixed = (weights * 2**22 + 0.5).astype(int)
-        sums = np.full((len(pixels), target, 3), 2**21)
-        for tap, weight in zip(taps.T, fixed.T, strict=True):
-            sums += pixels[:, np.minimum(tap, source - 1)] * weight[:, None]
-        return (sums >> 22).astype(np.uint8)
-
-    def down(pixels: Pixels, target: int) -> Pixels:
-        return across(pixels.swapaxes(0, 1), target).swapaxes(0, 1)
-
-    if pixels.shape[0] - height > max(0, 2 * (pixels.shape[1] - width)):
-        pixels = across(down(pixels, height), width)
-    else:
-        pixels = down(across(pixels, width), height)
-    return cut(pixels, window)
+    return cut(resize_as_pillow_13(pixels, height, width), window)
 
 
 def geometry(width: int, height: int, shorter: int, crop: int) -> tuple[int, int, Window]:
