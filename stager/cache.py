@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,15 @@ from stager.catalog import Catalog, CatalogBroken, DatasetRow, ShardRow
 from stager.claim import claim
 from stager.config import Config
 from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
-from stager.errors import REASONS, CacheError, StagerError
-from stager.index import FAILED, IndexWriter, Words, is_failed, is_resident, pack_words, shard_of
+from stager.errors import REASONS, CacheError, ShardError
+from stager.index import FAILED, IndexWriter, Words, is_failed, is_resident, pack_words, row_of, shard_of
 from stager.losses import Losses, why_lost
 from stager.manifest import Manifest
-from stager.model import Numbers, canonical_json, digest_of, encode_key, sample_tag
+from stager.model import Numbers, canonical_json, digest_of, encode_key
+from stager.rebuild import rebuild
 from stager.recipes import open_recipe
-from stager.shards import FORMATS, open_shard, verify_shard
+from stager.shards import FORMATS, open_shard
+from stager.shards.holes import can_punch, holes_of, punch, size_of
 from stager.subset import Subset
 
 log = logging.getLogger("stager")
@@ -100,10 +102,12 @@ class Cache:
             self._sweep()
             self.datasets: dict[str, Dataset] = {}
             self.budget = Budget(self.directory, config.capacity, config.reserve)
-            self.budget.used_bytes = sum(shard.bytes for shard in self.catalog.shards())
+            self.can_punch = can_punch(self.scratch)
+            self._holes: dict[int, int] = {}  # bytes of a shard that were given back
             for row in self.catalog.datasets():
                 if row.is_current:
                     self._load(row)
+            self._count_bytes()
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -143,7 +147,11 @@ class Cache:
             lost = lost[lost >= 0]
             dataset.losses.add(*why_lost(known.spec, spec), lost[~is_resident(dataset.index.words[lost])])
         self._sweep_dataset_files(spec.name)
-        self.evict([shard for shard in self.catalog.shards(row.id) if np.all(shard.samples < 0)])
+        shards = self.catalog.shards(row.id)
+        self.evict([shard for shard in shards if np.all(shard.samples < 0)])
+        for shard in shards:
+            if np.any(shard.samples >= 0):
+                self._give_back(dataset, shard)
         return dataset
 
     def _load(self, row: DatasetRow) -> Dataset:
@@ -199,6 +207,7 @@ class Cache:
         rows = np.flatnonzero(row.samples >= 0)
         samples = row.samples[rows]
         dataset.index.clear(samples[dataset.index.words[samples] == pack_words(row.number, rows, row.format)])
+        dataset.index.tell_gone()
 
     def drop_unrecorded(self, dataset: Dataset, row: ShardRow) -> None:
         """Take back a shard that was published but never became durable."""
@@ -240,29 +249,77 @@ class Cache:
     def evict(self, shards: Iterable[ShardRow], reason: str = "evicted", detail: str = "") -> int:
         """Take shards away: index, catalog, file. Return the bytes that were freed."""
         shards = list(shards)
-        names = {row.id: row.name for row in self.catalog.datasets()}
         gone = [shard.number for shard in shards]
         for dataset in self.datasets.values():
             words = dataset.index.words
             samples = np.flatnonzero(is_resident(words) & np.isin(shard_of(words), gone))
             if len(samples):
                 dataset.index.clear(samples)
-                left = self._words(dataset.id, len(words), without=gone)[
-                    samples
-                ]  # another shard may have it, too
+                # Another shard may have some of them, too.
+                left = self._words(dataset.id, len(words), without=gone)[samples]
                 dataset.index.publish(samples[left != 0], left[left != 0])
                 dataset.losses.add(reason, detail, samples[left == 0])
+        return self._remove(shards)
+
+    def evict_samples(self, dataset: Dataset, samples: Numbers, reason: str, detail: str) -> int:
+        """Take single samples away: index, catalog, then the blocks of their rows. Return the bytes freed."""
+        words = dataset.index.words[samples]
+        dataset.index.clear(samples)
+        touched = []
+        for number in np.unique(shard_of(words)).tolist():
+            shard = self.catalog.shard(number)
+            dead = row_of(words[shard_of(words) == number])
+            shard.samples[dead] = -1
+            touched.append(shard)
+        self.catalog.put_samples(touched)
+        dataset.losses.add(reason, detail, samples)
+        is_empty = [bool(np.all(shard.samples < 0)) for shard in touched]
+        freed = self._remove([shard for shard, empty in zip(touched, is_empty, strict=True) if empty])
+        return freed + sum(
+            self._give_back(dataset, shard)
+            for shard, empty in zip(touched, is_empty, strict=True)
+            if not empty
+        )
+
+    def _remove(self, shards: Sequence[ShardRow]) -> int:
+        """Take shards that no index points to out of the catalog and off the disk."""
+        names = {row.id: row.name for row in self.catalog.datasets()}
         self.catalog.remove_shards(shard.number for shard in shards)
+        freed = 0
         for shard in shards:
             directory = datasets_dir(self.directory) / names[shard.dataset]
             shard_path(directory, shard.number, FORMATS[shard.format].suffix).unlink(missing_ok=True)
-        for row in self.catalog.datasets():
-            if not row.is_current and not self.catalog.shards(row.id):
+            freed += shard.bytes - self._holes.pop(shard.number, 0)
+        for row in self.catalog.datasets() if shards else []:
+            if row.is_current:
+                self.datasets[row.name].index.tell_gone()
+            elif not self.catalog.shards(row.id):
                 self.catalog.forget_dataset(row.id)
                 self._sweep_dataset_files(row.name)
-        freed = sum(shard.bytes for shard in shards)
         self.budget.used_bytes -= freed
         return freed
+
+    def _give_back(self, dataset: Dataset, shard: ShardRow) -> int:
+        """Give the blocks of a shard's dead rows back to the disk; return how many bytes more these are."""
+        path = self.path_of(dataset, shard)
+        before = self._holes.get(shard.number, 0)
+        try:
+            holes = holes_of(open_shard(path), shard.dead_rows)
+            if holes and punch(path, holes):
+                self._holes[shard.number] = max(size_of(holes), before)
+        except (ShardError, OSError) as error:
+            log.warning("rows not given back path=%s error=%r", path, str(error))
+        more = self._holes.get(shard.number, 0) - before
+        self.budget.used_bytes -= more
+        return more
+
+    def _count_bytes(self) -> None:
+        """What is used at start. A crash may have come before the blocks of dead rows were given back."""
+        by_id = {dataset.id: dataset for dataset in self.datasets.values()}
+        for shard in self.catalog.shards():
+            self.budget.used_bytes += shard.bytes
+            if shard.dataset in by_id and np.any(shard.samples < 0):
+                self._give_back(by_id[shard.dataset], shard)
 
     def spec_of(self, row: DatasetRow) -> DatasetSpec:
         return DatasetSpec.from_json(json.loads(row.spec))
@@ -280,37 +337,8 @@ class Cache:
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             catalog = Catalog(path)
         if catalog.is_new:
-            self._rebuild(catalog)
+            rebuild(self.directory, catalog)
         return catalog
-
-    def _rebuild(self, catalog: Catalog) -> None:
-        """Fill an empty catalog from dataset.json files and the shards' own headers."""
-        used = 0
-        for directory in sorted(path for path in datasets_dir(self.directory).glob("*") if path.is_dir()):
-            try:
-                record = DatasetRecord.read(directory)
-                manifest = Manifest.open(manifest_path(directory, record.manifest))
-            except (StagerError, OSError):
-                continue  # not readable: its shards are swept away, and staged again when asked for
-            spec = canonical_json(record.spec.to_json())
-            row = catalog.put_dataset(record.spec.name, record.recipe, record.manifest, spec)
-            number_of = dict(zip(manifest.tags.tolist(), range(len(manifest)), strict=True))
-            for path in sorted((directory / "shards").iterdir()):
-                try:
-                    number = int(path.stem, 16)
-                    used = max(used, number)
-                    shard = open_shard(path)
-                    if shard.header.recipe != record.recipe or verify_shard(path):
-                        continue
-                except (StagerError, ValueError):
-                    continue
-                samples = [number_of.get(sample_tag(key, version), -1) for key, version in shard.identities()]
-                numbers = np.asarray(samples, dtype=np.int64)
-                size_bytes, shard_format = path.stat().st_size, path.suffix.removeprefix(".")
-                catalog.add_shard(
-                    ShardRow(number, row.id, shard_format, size_bytes, numbers, False, time.time())
-                )
-        catalog.skip_shard_numbers(used)
 
     def _forget_unreadable(self) -> None:
         """A data set without a readable manifest is scanned and staged anew when asked for; others go on."""

@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,9 @@ SHARD_NUMBERS_AHEAD: Final = 4096
 READERS_KEPT_S: Final = 7 * 86_400.0
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
-GONE: Final = 0xFFFFFFFF  # a row of a shard whose sample is not in the manifest any more
+GONE: Final = (
+    0xFFFFFFFF  # a row of a shard that is dead: its sample was evicted, or is in no manifest any more
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ class ShardRow:
     samples: Numbers
     is_pinned: bool
     created_at: float
+
+    @property
+    def dead_rows(self) -> list[int]:
+        """Rows whose sample was evicted, or is not in the manifest any more."""
+        return np.flatnonzero(self.samples < 0).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +121,6 @@ class Catalog:
         """Forget readers that have been silent for long, and all but the last jobs."""
         with self.transaction():
             self._db.execute("DELETE FROM readers WHERE at < ?", (time.time() - READERS_KEPT_S,))
-            self._db.execute(
-                "DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (LOSSES_KEPT,)
-            )
             self._db.execute(
                 "DELETE FROM jobs WHERE state != 'queued' AND id <= (SELECT max(id) FROM jobs) - ?",
                 (JOBS_KEPT,),
@@ -217,12 +221,29 @@ class Catalog:
             )
 
     def shards(self, dataset: int | None = None) -> list[ShardRow]:
-        rows = self._db.execute(
-            "SELECT number, dataset, format, bytes, samples, is_pinned, created_at FROM shards"
-            " WHERE ?1 IS NULL OR dataset = ?1 ORDER BY number",
-            (dataset,),
-        )
+        return self._shards("WHERE ?1 IS NULL OR dataset = ?1 ORDER BY number", dataset)
+
+    def _shards(self, where: str, value: int | None) -> list[ShardRow]:
+        columns = "number, dataset, format, bytes, samples, is_pinned, created_at"
+        rows = self._db.execute(f"SELECT {columns} FROM shards {where}", (value,))  # noqa: S608
         return [ShardRow(a, b, c, d, _unpack(blob), bool(pin), at) for a, b, c, d, blob, pin, at in rows]
+
+    def evictable(self, dataset: int) -> Numbers:
+        """Numbers of the shards of a data set that are not pinned."""
+        rows = self._db.execute("SELECT number FROM shards WHERE dataset = ? AND NOT is_pinned", (dataset,))
+        return np.asarray([row[0] for row in rows], dtype=np.int64)
+
+    def shard(self, number: int) -> ShardRow:
+        (row,) = self._shards("WHERE number = ?", number)
+        return row
+
+    def put_samples(self, shards: Iterable[ShardRow]) -> None:
+        """Record which samples shards hold now."""
+        with self.transaction():
+            self._db.executemany(
+                "UPDATE shards SET samples = ? WHERE number = ?",
+                [(_pack(shard.samples), shard.number) for shard in shards],
+            )
 
     def remove_shards(self, numbers: Iterable[int]) -> None:
         with self.transaction():
@@ -239,8 +260,7 @@ class Catalog:
         with self.transaction():
             for shard in self.shards(dataset):
                 old = np.where(shard.samples < 0, 0, shard.samples)
-                new = np.where(shard.samples < 0, -1, numbers[old])
-                self._db.execute("UPDATE shards SET samples = ? WHERE number = ?", (_pack(new), shard.number))
+                self.put_samples([replace(shard, samples=np.where(shard.samples < 0, -1, numbers[old]))])
             for loss in self._db.execute(
                 "SELECT id, samples FROM losses WHERE dataset = ?", (dataset,)
             ).fetchall():
@@ -261,6 +281,9 @@ class Catalog:
             self._db.execute(
                 "INSERT INTO losses (dataset, at, reason, detail, samples) VALUES (?,?,?,?,?)",
                 (dataset, loss.at, loss.reason, loss.detail, _pack(loss.samples)),
+            )
+            self._db.execute(
+                "DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (LOSSES_KEPT,)
             )
 
     def losses(self, dataset: int) -> list[LossRow]:

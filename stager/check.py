@@ -1,6 +1,7 @@
 """Is what the catalog has on the disk, whole, and in the index; and is nothing else there?"""
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ from stager.shards import FORMATS, verify_shard
 log = logging.getLogger("stager")
 
 
-def problem_of(path: Path) -> str:
+def problem_of(path: Path, dead_rows: Iterable[int] = ()) -> str:
     """What is wrong with a shard's file, read whole; '' if nothing is."""
     try:
-        rows = verify_shard(path)
+        rows = verify_shard(path, set(dead_rows))
     except ShardError as error:
         return error.message
     return f"{len(rows)} samples do not match their checksum" if rows else ""
@@ -30,7 +31,8 @@ def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> None:
     numbers = set(shard_of(words[is_resident(words)]).tolist())
     bad = []
     for shard in cache.catalog.shards(dataset.id) if numbers else []:
-        problem = problem_of(cache.path_of(dataset, shard)) if shard.number in numbers else ""
+        path = cache.path_of(dataset, shard)
+        problem = problem_of(path, shard.dead_rows) if shard.number in numbers else ""
         if problem:
             log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, shard.number, problem)
             bad.append(shard)

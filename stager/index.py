@@ -112,10 +112,12 @@ class IndexWriter:
         self.words[numbers] = words
 
     def clear(self, numbers: Numbers) -> None:
-        """Take samples away; only then may their shard go."""
-        if len(numbers):
-            self.words[numbers] = np.uint64(0)
-            self._evictions[0] += np.uint64(1)
+        """Take samples away; only then may their rows or their shard go."""
+        self.words[numbers] = np.uint64(0)
+
+    def tell_gone(self) -> None:
+        """Shards have gone: readers look which, and let go of them, so that their space comes back."""
+        self._evictions[0] += np.uint64(1)
 
     def replace_all(self, words: Words) -> None:
         """Make the words these, storing only what differs: readers that have it mapped go on."""

@@ -4,28 +4,34 @@ import time
 
 import numpy as np
 
-from stager.catalog import Catalog, LossRow
+from stager.catalog import LOSSES_KEPT, Catalog, LossRow
 from stager.dataset import DatasetSpec
 from stager.model import Numbers
 
 
 class Losses:
-    """The last loss of each sample of a data set, until it is staged again."""
+    """The last loss of each sample of a data set, until it is staged again. Only the last ones in detail."""
 
     def __init__(self, catalog: Catalog, dataset: int, samples: int) -> None:
         self._catalog, self._dataset = catalog, dataset
-        self._rows = catalog.losses(dataset)
-        self._last = np.zeros(samples, dtype=np.int32)  # a row's number + 1; 0: none
-        for number, row in enumerate(self._rows):
-            self._last[row.samples] = number + 1
+        self._rows: dict[int, LossRow] = {}  # by number, from 1
+        self._count = 0
+        self._last = np.zeros(samples, dtype=np.int64)  # a row's number; 0: none
+        for row in catalog.losses(dataset):
+            self._note(row)
 
     def add(self, reason: str, detail: str, samples: Numbers) -> None:
         """These are resident no more."""
         if len(samples):
             row = LossRow(time.time(), reason, detail, samples)
             self._catalog.add_loss(self._dataset, row)
-            self._rows.append(row)
-            self._last[samples] = len(self._rows)
+            self._note(row)
+
+    def _note(self, row: LossRow) -> None:
+        self._count += 1
+        self._rows[self._count] = row
+        self._last[row.samples] = self._count
+        self._rows.pop(self._count - LOSSES_KEPT, None)
 
     def regained(self, samples: Numbers) -> None:
         """These are resident again."""
@@ -34,7 +40,10 @@ class Losses:
     def of(self, sample: int) -> LossRow | None:
         """Why a sample that was resident is not; None: it never was, or it is."""
         last = int(self._last[sample])
-        return self._rows[last - 1] if last else None
+        if last == 0:
+            return None
+        oldest = next(iter(self._rows.values()))
+        return self._rows.get(last) or LossRow(oldest.at, "evicted", "then or before", oldest.samples[:0])
 
 
 def why_lost(before: DatasetSpec, after: DatasetSpec) -> tuple[str, str]:

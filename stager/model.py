@@ -147,6 +147,9 @@ class ShardReader(Protocol):
     def identities(self) -> list[tuple[str, str]]:
         """(key, version) of each row."""
 
+    def places(self, row: int) -> list[tuple[int, int]]:
+        """Where in the file the arrays of a row lie: offset and size in bytes of each."""
+
     def close(self) -> None: ...
 
 

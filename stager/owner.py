@@ -245,6 +245,7 @@ class Owner:
                 "dataset": names[shard.dataset],
                 "samples": len(shard.samples),
                 "bytes": shard.bytes,
+                "dead_rows": shard.dead_rows,
                 "path": str(
                     shard_path(
                         datasets_dir(self.cache.directory) / names[shard.dataset],

@@ -60,6 +60,7 @@ def write_index(directory: Path) -> Path:
     index = IndexWriter.open(path, len(words), MANIFEST, RECIPE, directory)
     index.publish(np.arange(len(words)), words)
     index.clear(np.array([3]))
+    index.tell_gone()
     return path
 
 

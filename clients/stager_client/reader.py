@@ -34,12 +34,16 @@ class Reader:
         self._suffixes = [FORMATS[name].suffix for name in FORMAT_NAMES]
 
     def visit(self, numbers: Sequence[int], take: Callable[[int, Arrays], None]) -> tuple[Missing, Corrupt]:
-        """Give each resident sample to `take`, with its place in `numbers`; return the others' places."""
+        """Give each resident sample to `take`, with its place in `numbers`; return the others' places.
+
+        `take` copies: rows may be evicted under us. What was is among the missing, whatever `take` got.
+        """
         if self.index.evictions != self._evictions:
             self._drop_evicted()
         missing: Missing = []
         corrupt: Corrupt = []
-        words = self.index.words[np.asarray(numbers, dtype=np.int64)]  # a copy: they change under us
+        wanted = np.asarray(numbers, dtype=np.int64)
+        words = self.index.words[wanted]  # a copy: they change under us
         resident, failed = is_resident(words).tolist(), is_failed(words)
         if failed.any():
             key = self.manifest.key(numbers[int(np.argmax(failed))])
@@ -55,6 +59,12 @@ class Reader:
                 take(at, self._sample(number, shard, rows[at], words[at]))
             except ShardError:
                 corrupt.append(at)
+        moved = np.flatnonzero(
+            self.index.words[wanted] != words
+        ).tolist()  # after the copies: see shards/holes
+        if moved:
+            missing = sorted({*missing, *moved})
+            corrupt = [at for at in corrupt if at not in moved]
         return missing, corrupt
 
     def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:

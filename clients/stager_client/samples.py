@@ -75,10 +75,16 @@ class StagedSamples:
         return self.reader.manifest.key(int(self.numbers[position]))
 
     def read(self, positions: Sequence[int]) -> list[Arrays]:
-        """The samples at these positions."""
+        """The samples at these positions, in arrays of their own."""
         found: dict[int, Arrays] = {}
         began = time.monotonic()
-        reasons = self.visit(positions, found.__setitem__, NEVER)
+
+        def take(at: int, arrays: Arrays) -> None:
+            found[at] = {
+                name: array if array.flags.writeable else array.copy() for name, array in arrays.items()
+            }
+
+        reasons = self.visit(positions, take, NEVER)
         self.session.count(len(positions), reasons, time.monotonic() - began if reasons else 0.0)
         return [found[at] for at in range(len(positions))]
 

@@ -76,7 +76,7 @@ class StagedDataset(Dataset[Sample]):
         self.samples.session.flush()
 
     def _sample(self, position: int, arrays: Arrays) -> Sample:
-        image: Any = torch.from_numpy(arrays["image"].copy()).permute(2, 0, 1)
+        image: Any = torch.from_numpy(arrays["image"]).permute(2, 0, 1)
         label: Any = int(self.samples.labels[position])
         if self.transform is not None:
             image = self.transform(image)

@@ -176,7 +176,7 @@ class Local:
 
         wanted = set(shards)
         rows = [row for row in self.shards() if row["shard"] in wanted]
-        found = ((row, problem_of(Path(row["path"]))) for row in rows)
+        found = ((row, problem_of(Path(row["path"]), row["dead_rows"])) for row in rows)
         return [{**row, "problem": problem} for row, problem in found if problem]
 
     def drop(self, shards: list[int]) -> dict[str, Any]:

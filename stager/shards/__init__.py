@@ -1,6 +1,6 @@
 """Shards: immutable files of samples on SSD, in two formats."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from stager.errors import ShardCorrupt, UsageError
@@ -50,10 +50,17 @@ def open_shard(path: Path) -> ShardReader:
     raise UsageError(f"{path}: no shard format has the suffix {path.suffix!r}")
 
 
-def verify_shard(path: Path) -> list[int]:
-    """Read every sample of a shard; return the rows whose bytes do not match their checksum."""
+def verify_shard(path: Path, dead_rows: Collection[int] = ()) -> list[int]:
+    """Read the samples of a shard; return the rows whose bytes do not match their checksum.
+
+    Rows that nothing points to any more may be holes by now, and are left out.
+    """
     shard = open_shard(path)
-    return [row for row, identity in enumerate(shard.identities()) if not _is_sound(shard, row, *identity)]
+    return [
+        row
+        for row, identity in enumerate(shard.identities())
+        if row not in dead_rows and not _is_sound(shard, row, *identity)
+    ]
 
 
 def _is_sound(shard: ShardReader, row: int, key: str, version: str) -> bool:

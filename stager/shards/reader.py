@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
+
+from stager.model import Arrays
 from stager.shards.envelope import ENVELOPE_PARTS, Envelope
 from stager.shards.trailer import read_trailer
 
@@ -16,9 +19,16 @@ class OpenShard:
         self._envelope = Envelope.read(path, metadata, parts[:ENVELOPE_PARTS])
         self.header = self._envelope.header
         self.checksums = self._envelope.checksums
+        self._start = np.frombuffer(data, np.uint8).ctypes.data
 
     def __len__(self) -> int:
         return len(self.checksums)
+
+    def row(self, row: int) -> Arrays:
+        raise NotImplementedError
+
+    def places(self, row: int) -> list[tuple[int, int]]:
+        return [(array.ctypes.data - self._start, array.nbytes) for array in self.row(row).values()]
 
     def identities(self) -> list[tuple[str, str]]:
         return self._envelope.identities()
