@@ -36,12 +36,17 @@ class Budget:
         on_disk = free_bytes - self.reserve.of(disk_bytes)
         return min(in_budget, on_disk) - self.reserved_bytes
 
+    def is_spent(self, size_bytes: int) -> bool:
+        """Whether so many bytes more would be over the capacity, whatever the disk has."""
+        disk_bytes, _ = self._disk()
+        return self.used_bytes + self.reserved_bytes + size_bytes > self.capacity.of(disk_bytes)
+
     def refusal(self, size_bytes: int) -> NoSpace:
         """The error that says which of the two limits is in the way."""
         disk_bytes, free_bytes = self._disk()
         capacity, reserve = self.capacity.of(disk_bytes), self.reserve.of(disk_bytes)
         need, room = say_bytes(size_bytes), say_bytes(max(self.room_bytes(), 0))
-        if self.used_bytes + self.reserved_bytes + size_bytes > capacity:
+        if self.is_spent(size_bytes):
             return NoSpace(
                 f"{self.directory}: {need} are needed, {room} of a capacity of {say_bytes(capacity)} left",
                 hint="stager evict DATASET, fewer classes, or a larger [cache] capacity",

@@ -13,13 +13,14 @@ has it. Eviction goes the other way: index, catalog, file.
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stager.atomic import atomic_path, fsync_path
 from stager.budget import Budget
@@ -27,16 +28,18 @@ from stager.catalog import Catalog, CatalogBroken, DatasetRow, ShardRow
 from stager.claim import claim
 from stager.config import Config
 from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
-from stager.errors import REASONS, CacheError, ShardError
+from stager.errors import REASONS, ShardError
 from stager.index import FAILED, IndexWriter, Words, is_failed, is_resident, pack_words, row_of, shard_of
 from stager.losses import Losses, why_lost
 from stager.manifest import Manifest
 from stager.model import Numbers, canonical_json, digest_of, encode_key
+from stager.reads import Reads
 from stager.rebuild import rebuild
 from stager.recipes import open_recipe
 from stager.shards import FORMATS, open_shard
 from stager.shards.holes import can_punch, holes_of, punch, size_of
 from stager.subset import Subset
+from stager.sweep import forget_unreadable, sweep, sweep_dataset_files
 
 log = logging.getLogger("stager")
 
@@ -61,6 +64,7 @@ class Dataset:
     manifest: Manifest
     index: IndexWriter
     losses: Losses
+    reads: Reads
 
     @property
     def name(self) -> str:
@@ -98,12 +102,13 @@ class Cache:
         try:
             self.catalog = self._open_catalog()
             self.catalog.prune()
-            self._forget_unreadable()
-            self._sweep()
+            forget_unreadable(self.directory, self.catalog)
+            sweep(self.directory, self.catalog)
             self.datasets: dict[str, Dataset] = {}
             self.budget = Budget(self.directory, config.capacity, config.reserve)
             self.can_punch = can_punch(self.scratch)
             self._holes: dict[int, int] = {}  # bytes of a shard that were given back
+            self.in_memory: set[int] = set()  # shards that are not on the disk, and will not be
             for row in self.catalog.datasets():
                 if row.is_current:
                     self._load(row)
@@ -119,8 +124,11 @@ class Cache:
 
     # Data sets
 
-    def adopt(self, spec: DatasetSpec, manifest_scratch: Path) -> Dataset:
-        """Make a fresh scan the data set's manifest. What is staged of unchanged samples stays staged."""
+    def adopt(self, spec: DatasetSpec, manifest_scratch: Path) -> tuple[Dataset, dict[str, Any] | None]:
+        """Make a fresh scan the data set's manifest. What is staged of unchanged samples stays staged.
+
+        Say also what was staged and does not count any more, and why: {"reason", "detail", "samples"}.
+        """
         directory = datasets_dir(self.directory) / spec.name
         (directory / "shards").mkdir(parents=True, exist_ok=True)
         manifest = Manifest.open(manifest_scratch)
@@ -133,6 +141,7 @@ class Cache:
             recipe.digest
         )
         known = self.datasets.get(spec.name)
+        changed = None
         was_resident = known.resident() if known is not None else np.zeros(0, dtype=np.int64)
         with self.catalog.transaction():
             if before is not None and before.manifest != manifest.digest:
@@ -145,14 +154,18 @@ class Cache:
         if known is not None and known is not dataset:
             lost = known.manifest.keys_in(manifest)[was_resident]
             lost = lost[lost >= 0]
-            dataset.losses.add(*why_lost(known.spec, spec), lost[~is_resident(dataset.index.words[lost])])
-        self._sweep_dataset_files(spec.name)
+            lost = lost[~is_resident(dataset.index.words[lost])]
+            reason, detail = why_lost(known.spec, spec)
+            dataset.losses.add(reason, detail, lost)
+            if len(lost):
+                changed = {"reason": reason, "detail": detail, "samples": len(lost)}
+        sweep_dataset_files(self.directory, self.catalog, spec.name)
         shards = self.catalog.shards(row.id)
         self.evict([shard for shard in shards if np.all(shard.samples < 0)])
         for shard in shards:
             if np.any(shard.samples >= 0):
                 self._give_back(dataset, shard)
-        return dataset
+        return dataset, changed
 
     def _load(self, row: DatasetRow) -> Dataset:
         """Open a data set; bring its index in line with the catalog, and then what readers see of it."""
@@ -169,7 +182,7 @@ class Cache:
         index.replace_all(self._words(row.id, len(manifest)))
         losses = Losses(self.catalog, row.id, len(manifest))
         losses.regained(np.flatnonzero(is_resident(index.words)))
-        dataset = Dataset(row.id, spec, record, directory, manifest, index, losses)
+        dataset = Dataset(row.id, spec, record, directory, manifest, index, losses, Reads(len(manifest)))
         self.datasets[row.name] = dataset
         if not record.is_at(directory):  # a crash may have come between the catalog and this
             record.write(directory, self.scratch)
@@ -195,6 +208,14 @@ class Cache:
             self._numbers = iter(self.catalog.reserve_shard_numbers())
             number = next(self._numbers)
         return number, shard_path(dataset.directory, number, FORMATS[shard_format].suffix)
+
+    def kept(self, dataset: Dataset) -> npt.NDArray[np.bool_]:
+        """Which samples are resident to stay: not only in memory, for one reader."""
+        words = dataset.index.words
+        kept: npt.NDArray[np.bool_] = is_resident(words)
+        if self.in_memory:
+            kept &= ~np.isin(shard_of(words), list(self.in_memory))
+        return kept
 
     def publish(self, dataset: Dataset, row: ShardRow) -> None:
         """Point the index at a complete shard: readers have it from here on."""
@@ -295,7 +316,7 @@ class Cache:
                 self.datasets[row.name].index.tell_gone()
             elif not self.catalog.shards(row.id):
                 self.catalog.forget_dataset(row.id)
-                self._sweep_dataset_files(row.name)
+                sweep_dataset_files(self.directory, self.catalog, row.name)
         self.budget.used_bytes -= freed
         return freed
 
@@ -339,47 +360,3 @@ class Cache:
         if catalog.is_new:
             rebuild(self.directory, catalog)
         return catalog
-
-    def _forget_unreadable(self) -> None:
-        """A data set without a readable manifest is scanned and staged anew when asked for; others go on."""
-        for row in self.catalog.datasets():
-            try:
-                Manifest.open(manifest_path(datasets_dir(self.directory) / row.name, row.manifest))
-            except CacheError as error:
-                log.error("data set forgotten name=%s problem=%r", row.name, error.message)
-                with self.catalog.transaction():
-                    self.catalog.remove_shards(shard.number for shard in self.catalog.shards(row.id))
-                    self.catalog.forget_dataset(row.id)
-
-    def _sweep(self) -> None:
-        """Remove what a crash left: scratch files, shards without a row, rows without a whole shard."""
-        for path in self.scratch.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        names = {row.id: row.name for row in self.catalog.datasets()}
-        sizes = {
-            shard_path(
-                datasets_dir(self.directory) / names[row.dataset], row.number, FORMATS[row.format].suffix
-            ): row
-            for row in self.catalog.shards()
-        }
-        lost = []
-        for path, row in sizes.items():
-            if not path.is_file() or path.stat().st_size != row.bytes:
-                lost.append(row.number)
-        self.catalog.remove_shards(lost)
-        kept = {path for path, row in sizes.items() if row.number not in set(lost)}
-        for path in datasets_dir(self.directory).glob("*/shards/*"):
-            if path not in kept:
-                path.unlink()
-        for name in set(names.values()):
-            self._sweep_dataset_files(name)
-
-    def _sweep_dataset_files(self, name: str) -> None:
-        """Remove manifests and indexes that nothing refers to any more."""
-        directory = datasets_dir(self.directory) / name
-        rows = [row for row in self.catalog.datasets() if row.name == name]
-        used = {manifest_path(directory, row.manifest) for row in rows}
-        used |= {index_path(directory, row.recipe, row.manifest) for row in rows}
-        for path in (*directory.glob("manifest-*"), *directory.glob("index-*")):
-            if path not in used:
-                path.unlink()

@@ -12,7 +12,7 @@ from stager.cache import Cache, Dataset
 from stager.config import FIRST_SHARD_SAMPLES
 from stager.dataset import DatasetSpec
 from stager.errors import StagerError
-from stager.index import Words, is_failed, is_resident
+from stager.index import is_failed
 from stager.model import Numbers
 from stager.plan import Plan
 from stager.subset import Subset, draw
@@ -63,6 +63,7 @@ class Job:
     saved_as: str = ""
     format: str = ""
     format_why: str = ""
+    numbers: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of the subset
     queue: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     cursor: int = 0
     waiting: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
@@ -75,6 +76,8 @@ class Job:
     bytes: int = 0
     plan: Plan | None = None
     error: StagerError | None = None
+    paused: StagerError | None = None  # while there is no room: why
+    changed: Mapping[str, Any] | None = None  # what was staged before and does not count any more, and why
     began_at: float = field(default_factory=time.monotonic)
     staging_at: float = 0.0
     ended_at: float = 0.0
@@ -87,12 +90,13 @@ class Job:
         """Work out what the subset is, and what of it is missing."""
         drawn = draw(dataset.manifest, self.request.subset)
         cache.forgive(dataset, drawn.numbers)
-        words = dataset.index.words[drawn.numbers]
-        self.dataset, self.classes = dataset, drawn.classes
+        failed = is_failed(dataset.index.words[drawn.numbers])
+        kept = cache.kept(dataset)[drawn.numbers]
+        self.dataset, self.classes, self.numbers = dataset, drawn.classes, drawn.numbers
         self.format, self.format_why = dataset.choose_format(self.request.format)
         self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
-        self.wait_for(drawn.numbers[~is_resident(words) & ~is_failed(words)], len(dataset.manifest))
-        self.wanted, self.failed = len(drawn.numbers), int(is_failed(words).sum())
+        self.wait_for(drawn.numbers[~kept & ~failed], len(dataset.manifest))
+        self.wanted, self.failed = len(drawn.numbers), int(failed.sum())
         self.already = self.wanted - self.failed - len(self.queue) - self.staged
 
     def wait_for(self, samples: Numbers, of: int) -> None:
@@ -101,14 +105,16 @@ class Job:
         self.waiting = np.zeros(of, dtype=np.bool_)
         self.waiting[samples] = True
 
-    def take(self, count: int, in_flight: Mask, words: Words) -> Numbers:
-        """The next samples that are neither resident nor being staged by anyone; moves on."""
+    def take(self, count: int, cared_for: Mask) -> Numbers:
+        """The next samples that are neither staged nor being staged by anyone; moves on."""
+        if self.cursor >= len(self.queue):  # those that somebody else cared for may have come to nothing
+            self.queue, self.cursor = np.flatnonzero(self.waiting & ~cared_for), 0
         taken: list[Numbers] = []
         have = 0
         while have < count and self.cursor < len(self.queue):
             part = self.queue[self.cursor : self.cursor + count - have]
             self.cursor += len(part)
-            part = part[self.waiting[part] & ~in_flight[part] & ~is_resident(words[part])]
+            part = part[self.waiting[part] & ~cared_for[part]]
             taken.append(part)
             have += len(part)
         return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
@@ -159,6 +165,8 @@ class Job:
             "format_why": self.format_why,
             "stop_after": self.request.stop_after,
             "plan": self.plan.to_json() if self.plan else None,
+            "paused": self.paused.message if self.paused else None,
+            "changed": self.changed,
             "error": error_to_json(self.error) if self.error else None,
         }
 

@@ -49,7 +49,7 @@ class Owner:
             "budget": self.cache.budget.to_json(),
             "datasets": [{name: row[name] for name in names} for row in datasets],
             "sessions": self.staging.sessions.to_json(),
-            "jobs": [self.job_json(job) for job in self.staging.jobs.values() if job.id > 0],
+            "jobs": [self.job_json(job) for job in self.staging.jobs.by_id.values() if job.id > 0],
         }
 
     def stats(self) -> dict[str, Any]:
@@ -142,19 +142,19 @@ class Owner:
     # Jobs
 
     def prefetch(self, request: Request) -> dict[str, Any]:
-        return self.job_json(self.staging.submit(request))
+        return self.job_json(self.staging.jobs.submit(request))
 
     def job(self, job_id: int) -> dict[str, Any]:
         """A job, also one that ended before the last start: whoever waits for it may have missed that."""
-        job = self.staging.jobs.get(job_id)
+        job = self.staging.jobs.by_id.get(job_id)
         value = self.job_json(job) if job else self.cache.catalog.ended_job(job_id)
         if value is None:
             raise UsageError(f"there is no job {job_id}", hint="stager status lists the jobs")
         return value
 
     def cancel(self, job_id: int) -> dict[str, Any]:
-        if job_id in self.staging.jobs:
-            self.staging.cancel(self.staging.jobs[job_id])
+        if job_id in self.staging.jobs.by_id:
+            self.staging.jobs.cancel(self.staging.jobs.by_id[job_id])
         return self.job(job_id)
 
     def job_json(self, job: Job) -> dict[str, Any]:
@@ -269,7 +269,9 @@ class Owner:
         for dataset in self.cache.datasets.values():
             lost = {int(sample) for shard in bad if shard.dataset == dataset.id for sample in shard.samples}
             if lost - {-1}:
-                jobs.append(self.staging.restage(dataset, np.asarray(sorted(lost - {-1}), dtype=np.int64)).id)
+                jobs.append(
+                    self.staging.jobs.restage(dataset, np.asarray(sorted(lost - {-1}), dtype=np.int64)).id
+                )
         return {"dropped": len(bad), "jobs": jobs}
 
 

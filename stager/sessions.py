@@ -2,12 +2,14 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from stager.cache import Dataset
 from stager.errors import UsageError
+from stager.eviction import NEVER, Course, Uses
 from stager.index import is_failed, is_resident
 from stager.job import Mask
 from stager.model import Numbers
@@ -15,7 +17,9 @@ from stager.order import epoch_order, rank_order
 from stager.subset import Subset, draw
 
 SILENT_S: Final = 5.0  # a session that does not report for so long has ended
+RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state
 NEAR_SAMPLES: Final = 64  # shards that are needed at once are small
+GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any position yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +38,91 @@ class Reading:
     drop_last: bool
     length: int  # of the subset, as the reader has it
     start: int  # of the epoch, read by all ranks together before
+    # An order of the reader's own, of this epoch and of the next: positions in the subset.
+    own_orders: tuple[Numbers, ...] = field(default=(), compare=False)
+
+    @property
+    def job(self) -> tuple[Any, ...]:
+        """What all ranks of one training have in common."""
+        common = (self.dataset, self.manifest, self.subset, self.shuffle, self.seed, self.world_size)
+        return (*common, self.session) if self.own_orders else common
 
 
-@dataclass(slots=True)
 class Session:
     """One reader's way through an epoch."""
 
-    reading: Reading
-    dataset: Dataset
-    order: Numbers  # sample numbers
-    position: int = 0  # samples of the order that have been read
-    cursor: int = 0  # samples of the order that are resident, failed or given out
-    heard_at: float = field(default_factory=time.monotonic)
-    place: Numbers = field(init=False)  # in the order, of each sample of the manifest; -1: not read
-
-    def __post_init__(self) -> None:
-        self.place = np.full(len(self.dataset.manifest), -1, dtype=np.int64)
+    def __init__(self, reading: Reading, dataset: Dataset) -> None:
+        self.reading, self.dataset = reading, dataset
+        self._numbers = draw(dataset.manifest, reading.subset).numbers  # of the subset
+        if len(self._numbers) != reading.length:
+            raise UsageError(
+                f"the subset of {reading.dataset} has {len(self._numbers)} samples,"
+                f" the reader has {reading.length}"
+            )
+        self.order = self._order(0)  # sample numbers
+        self.position = 0  # samples of the order that have been read
+        self.cursor = 0  # samples of the order that are resident, failed or given out
+        self.began_at = self.heard_at = time.monotonic()
+        self._began: int | None = None  # the first position we heard
+        self.last_rate = GUESS_RATE  # of the epoch before
+        self.place = np.full(
+            len(dataset.manifest), -1
+        )  # the last, in the order, of each sample; -1: not read
         self.place[self.order] = np.arange(len(self.order))
+
+    def _order(self, epochs_ahead: int) -> Numbers:
+        reading = self.reading
+        if len(reading.own_orders) > epochs_ahead:
+            order = reading.own_orders[epochs_ahead]
+        elif reading.own_orders:
+            return np.zeros(0, dtype=np.int64)
+        elif reading.shuffle:
+            order = epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)
+        else:
+            order = np.arange(len(self._numbers))
+        start = 0 if epochs_ahead else reading.start
+        mine = rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
+        return self._numbers[mine]
+
+    def heard(self, position: int) -> Numbers:
+        """It is alive, and this far; return the samples it has read since."""
+        if self._began is None:
+            self._began, self.began_at = position, time.monotonic()
+        self.heard_at = time.monotonic()
+        read = self.order[self.position : position]
+        self.position = max(self.position, position)
+        return read
 
     @property
     def lead(self) -> int:
         """How far staging is ahead of reading."""
         return self.cursor - self.position
+
+    @property
+    def rate(self) -> float:
+        """Samples/s."""
+        seconds, read = self.heard_at - self.began_at, self.position - (self._began or 0)
+        return read / seconds if read > 0 and seconds > 0 else self.last_rate
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses(np.concatenate([self.order, self._order(1)]))
+
+    @cached_property
+    def _members(self) -> Mask:
+        members = np.zeros(len(self.dataset.manifest), dtype=np.bool_)
+        members[
+            np.concatenate([self.order, self._order(1)]) if self.reading.own_orders else self._numbers
+        ] = True
+        return members
+
+    def course(self) -> Course:
+        """What is known of the reads to come."""
+        is_uniform = not self.reading.own_orders
+        rate = self.rate
+        epoch_s = max(len(self.order), 1) / rate
+        job = self.reading.job
+        return Course(job, is_uniform, self._uses, self._members, self.position, rate, epoch_s)
 
     def missing(self) -> int:
         """How many samples of the order are neither resident nor failed."""
@@ -75,7 +142,14 @@ class Session:
             missing = ~is_resident(words[part]) & ~is_failed(words[part]) & ~in_flight[part]
             taken.append(part[missing])
             have += int(missing.sum())
-        return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
+        return np.unique(np.concatenate(taken)) if taken else np.zeros(0, dtype=np.int64)
+
+    def look_again(self, samples: Numbers) -> None:
+        """These were resident when we looked ahead, and are no more."""
+        places = self.place[samples]
+        unread = places[(places >= self.position) & (places < self.cursor)]
+        if len(unread):
+            self.cursor = int(unread.min())
 
 
 class Sessions:
@@ -83,10 +157,14 @@ class Sessions:
 
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
+        self._resting: dict[str, Session] = {}  # silent, but what they read is still theirs for a while
 
     def register(self, reading: Reading, dataset: Dataset) -> Session:
         """Begin a session, or its next epoch."""
-        session = Session(reading, dataset, order_of(reading, dataset))
+        session = Session(reading, dataset)
+        before = self._open.get(reading.session) or self._resting.pop(reading.session, None)
+        if before is not None:
+            session.last_rate = before.rate
         self._open[reading.session] = session
         return session
 
@@ -94,21 +172,51 @@ class Sessions:
         """A session is alive, and this far. False: we do not know its order."""
         known = self._open.get(session)
         if known is not None:
-            known.heard_at = time.monotonic()
-            known.position = max(known.position, position)
+            known.dataset.reads.add(known.heard(position), time.time())
         return known is not None
 
     def end_silent(self) -> None:
-        """Forget sessions whose process is gone."""
+        """Let sessions rest whose process is silent; forget them when it does not come back."""
         now = time.monotonic()
         for name, session in list(self._open.items()):
             if now - session.heard_at > SILENT_S:
-                del self._open[name]
+                self._resting[name] = self._open.pop(name)
+        for name, session in list(self._resting.items()):
+            if now - session.heard_at > RESTS_S:
+                del self._resting[name]
 
     def expected(self, dataset: Dataset) -> Numbers:
         """The samples that sessions are still going to read."""
-        orders = [s.order[s.position :] for s in self._open.values() if s.dataset is dataset]
+        orders = [session.order[session.position :] for session in self._of(dataset)]
         return np.concatenate(orders) if orders else np.zeros(0, dtype=np.int64)
+
+    def courses(self, dataset: Dataset) -> list[Course]:
+        """What is known of the reads to come, also of sessions that rest."""
+        resting = [session for session in self._resting.values() if session.dataset is dataset]
+        return [session.course() for session in (*self._of(dataset), *resting)]
+
+    def positions(self) -> dict[str, int]:
+        return {name: session.position for name, session in self._open.items()}
+
+    def lengths(self) -> dict[str, int]:
+        return {name: len(session.order) for name, session in self._open.items()}
+
+    def lost(self, dataset: Dataset, samples: Numbers) -> None:
+        """Samples are resident no more: those that are still to be read must be staged again."""
+        for session in self._of(dataset):
+            session.look_again(samples)
+
+    def soonest(self, dataset: Dataset, samples: Numbers) -> int | None:
+        """How many samples a session reads before the first of these; NEVER: none. None: no session."""
+        sessions = self._of(dataset)
+        here = samples[samples >= 0]
+        if not sessions:
+            return None
+        return min((self._distance(session, here) for session in sessions), default=NEVER)
+
+    def _distance(self, session: Session, samples: Numbers) -> int:
+        ahead = session.place[samples] - session.position
+        return int(min(ahead[ahead >= 0], default=NEVER))
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
@@ -124,24 +232,9 @@ class Sessions:
             for name, session in self._open.items()
         ]
 
-    def have_passed(self, dataset: Dataset, samples: Numbers) -> bool:
-        """Whether there are readers of a data set, and none is going to read these samples any more."""
-        sessions = [session for session in self._open.values() if session.dataset is dataset]
-        here = samples[samples >= 0]
-        return bool(sessions) and all(np.all(s.place[here] < s.position) for s in sessions)
-
     def by_need(self) -> list[Session]:
         """Those with the shortest lead first."""
         return sorted(self._open.values(), key=lambda session: session.lead)
 
-
-def order_of(reading: Reading, dataset: Dataset) -> Numbers:
-    """The sample numbers that a session reads, in order."""
-    numbers = draw(dataset.manifest, reading.subset).numbers
-    count = len(numbers)
-    if count != reading.length:
-        raise UsageError(
-            f"the subset of {reading.dataset} has {count} samples, the reader has {reading.length}"
-        )
-    order = epoch_order(count, reading.seed, reading.epoch) if reading.shuffle else np.arange(count)
-    return numbers[rank_order(order, reading.start, reading.rank, reading.world_size, reading.drop_last)]
+    def _of(self, dataset: Dataset) -> list[Session]:
+        return [session for session in self._open.values() if session.dataset is dataset]

@@ -12,7 +12,7 @@ import numpy as np
 
 from stager import errors
 from stager.cache import Cache, Dataset
-from stager.config import STALL_S
+from stager.config import SHARD_BYTES, STALL_S
 from stager.dataset import DatasetSpec
 from stager.errors import SourceBusy, StagerError
 from stager.events import Events
@@ -27,6 +27,7 @@ log = logging.getLogger("stager")
 GUESS_ROW_BYTES: Final = 1 << 20  # for rows of unknown size, until the first ones are known
 SHARD_OVERHEAD_BYTES: Final = 64 << 10
 ROW_OVERHEAD_BYTES: Final = 512  # key, version, checksum, padding
+SHARD_SAMPLES_MAX: Final = 4096
 SCAN_TRIES: Final = 3  # when workers die under it
 
 
@@ -39,6 +40,7 @@ class Piece:
     format: str
     for_reader: bool = False
     is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
+    is_transient: bool = False  # to memory at once: the disk is full
 
 
 @dataclass(slots=True)
@@ -270,6 +272,9 @@ class Tasks:
 
     def knows_row_bytes(self, dataset: Dataset) -> bool:
         return dataset.row_bytes is not None or dataset.id in self._row_bytes
+
+    def shard_samples_max(self, dataset: Dataset) -> int:
+        return max(1, min(int(SHARD_BYTES / self.mean_row_bytes(dataset)), SHARD_SAMPLES_MAX))
 
     def bytes_for(self, dataset: Dataset, samples: int) -> int:
         """What a shard of so many samples takes, at most or so."""

@@ -9,6 +9,7 @@ from typing import Final
 from stager.cache import Cache, Dataset
 from stager.catalog import ShardRow
 from stager.errors import NoSpace
+from stager.eviction import NEVER
 from stager.model import digest_of
 from stager.sessions import Sessions
 from stager.shards import FORMATS
@@ -26,10 +27,10 @@ class Transient:
 
 
 class Transients:
-    """Bounded in bytes; the oldest go first, but rather those that every reader has passed."""
+    """Bounded in bytes. What a reader needs latest goes first; without known orders, the oldest."""
 
-    def __init__(self, cache: Cache) -> None:
-        self._cache, self._limit_bytes = cache, cache.memory_bytes
+    def __init__(self, cache: Cache, sessions: Sessions) -> None:
+        self._cache, self._sessions, self._limit_bytes = cache, sessions, cache.memory_bytes
         self._directory = MEMORY / f"stager-{digest_of(bytes(cache.directory))[:16]}"
         shutil.rmtree(self._directory, ignore_errors=True)  # of an owner that was killed
         self._shards: dict[int, Transient] = {}
@@ -40,14 +41,23 @@ class Transients:
         return self._reserved_bytes + sum(shard.row.bytes for shard in self._shards.values())
 
     def take(self, size_bytes: int) -> None:
-        """Reserve memory for a shard; what is oldest makes room for it."""
+        """Reserve memory for a shard; what is needed latest makes room for it."""
         while self._shards and self.used_bytes + size_bytes > self._limit_bytes:
-            self._drop(next(iter(self._shards)))
+            self._drop(max(self._shards, key=lambda number: self._need(self._shards[number])))
         self._reserved_bytes += size_bytes
 
     def samples_ahead(self, sample_bytes: int) -> int:
         """How many samples may be staged ahead: half of the memory is left to readers that wait."""
-        return max(0, self._limit_bytes // 2 - self.used_bytes) // sample_bytes
+        half = self._limit_bytes // 2
+        soon = [
+            shard.row.bytes for shard in self._shards.values() if self._need(shard) < half // sample_bytes
+        ]
+        return max(0, half - self._reserved_bytes - sum(soon)) // sample_bytes
+
+    def _need(self, shard: Transient) -> int:
+        """How many samples its reader reads before it."""
+        distance = self._sessions.soonest(shard.dataset, shard.row.samples)
+        return NEVER - shard.row.number if distance is None else distance
 
     def settle(self, size_bytes: int) -> None:
         """Give a reservation back."""
@@ -65,13 +75,14 @@ class Transients:
         """Show a complete shard to the readers."""
         path = self.path_of(row.number, row.format)
         self._cache.path_of(dataset, row).symlink_to(path)
+        self._cache.in_memory.add(row.number)
         self._cache.publish(dataset, row)
         self._shards[row.number] = Transient(dataset, row, path)
 
-    def drop_passed(self, sessions: Sessions) -> None:
+    def drop_passed(self) -> None:
         """Drop what every session has read. Without sessions, the oldest make room when it is needed."""
         for number, shard in list(self._shards.items()):
-            if sessions.have_passed(shard.dataset, shard.row.samples):
+            if self._need(shard) == NEVER:
                 self._drop(number)
 
     def links(self) -> set[Path]:
@@ -84,6 +95,8 @@ class Transients:
 
     def _drop(self, number: int) -> None:
         shard = self._shards.pop(number)
+        self._cache.in_memory.discard(number)
         self._cache.unpublish(shard.dataset, shard.row)
         self._cache.path_of(shard.dataset, shard.row).unlink(missing_ok=True)
         shard.path.unlink(missing_ok=True)
+        self._sessions.lost(shard.dataset, shard.row.samples[shard.row.samples >= 0])

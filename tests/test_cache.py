@@ -38,7 +38,7 @@ def scan(cache: Cache, versions: dict[str, str], spec: DatasetSpec = SPEC) -> Da
     """Adopt a manifest with these keys and versions."""
     path = cache.scratch / "scan"
     write_manifest(path, LAYOUTS["folder"], [ObjectInfo(key, 9, versions[key]) for key in sorted(versions)])
-    return cache.adopt(spec, path)
+    return cache.adopt(spec, path)[0]
 
 
 def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str = "arrow") -> ShardRow:

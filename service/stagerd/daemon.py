@@ -56,7 +56,7 @@ class Loop(threading.Thread):
 
     def _tell_status(self) -> None:
         """One line for `systemctl status`, when it changes."""
-        under_way = sum(not job.ended for job in self.owner.staging.jobs.values())
+        under_way = sum(not job.ended for job in self.owner.staging.jobs.by_id.values())
         status = f"{len(self.owner.cache.datasets)} data sets, {under_way} jobs under way"
         if status != self._status:
             self._status = status
@@ -73,7 +73,7 @@ def run(config: Config) -> None:
         raise
     owner = Owner(cache)
     owner.staging.warm_up()
-    owner.staging.resume()
+    owner.staging.jobs.resume()
     loop = Loop(owner)
     server = _Server(
         uvicorn.Config(

@@ -8,8 +8,8 @@ import typer
 
 from stager.cli.app import JsonOption, app, print_json, print_table
 from stager.errors import UsageError
-from stager.eviction import hits_of_lru, hits_of_never_evict, hits_of_next_use
 from stager.model import Numbers
+from stager.simulation import hits_of_lru, hits_of_never_evict, hits_of_next_use
 
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 

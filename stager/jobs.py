@@ -1,0 +1,233 @@
+"""The jobs of a cache: begun, planned, staged piece by piece, paused while there is no room, ended."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from stager.cache import Cache, Dataset
+from stager.config import PLAN_SAMPLES
+from stager.errors import CacheError, StagerError, UsageError
+from stager.job import Job, Mask, Request
+from stager.manifest import Manifest
+from stager.model import Numbers
+from stager.plan import NOTHING_TO_DO, make_plan
+from stager.subset import Subset
+from stager.tasks import Piece, Tasks
+
+log = logging.getLogger("stager")
+
+ENDED_JOBS_KEPT: Final = 100
+NO_ROOM_S: Final = 1.0
+
+
+class Jobs:
+    """All jobs that are under way, and the last ones that ended."""
+
+    def __init__(self, cache: Cache, tasks: Tasks) -> None:
+        self.cache, self._tasks = cache, tasks
+        self.by_id: dict[int, Job] = {}
+        self._no_room_until = 0.0
+
+    # Begin and end
+
+    def submit(self, request: Request) -> Job:
+        """Start a job. Its scan, plan and shards follow."""
+        if request.stop_after:  # stages nothing, so there is nothing to take up again: not recorded
+            job_id = min((*self.by_id, 0)) - 1
+        else:
+            job_id = self.cache.catalog.add_job(request.spec.name, request.to_json())
+        return self._begin(Job(job_id, request))
+
+    def resume(self) -> None:
+        """Take up the jobs that a stop or a crash of the service cut off."""
+        for job_id, _, value in self.cache.catalog.unfinished_jobs():
+            request = Request.from_json(value)
+            if request.is_local:
+                self.cache.catalog.end_job(job_id, "cancelled", Job(job_id, request, "cancelled").to_json())
+                continue
+            log.info("job resumed id=%d dataset=%s", job_id, request.spec.name)
+            self._begin(Job(job_id, request))
+
+    def restage(self, dataset: Dataset, samples: Numbers) -> Job:
+        """Stage these samples again, as a job of its own."""
+        request = Request(dataset.spec, Subset(), "auto", is_local=True)
+        job = Job(self.cache.catalog.add_job(dataset.name, request.to_json()), request, "staging", dataset)
+        job.format, job.format_why = dataset.choose_format("auto")
+        job.wait_for(samples, len(dataset.manifest))
+        job.numbers = samples
+        job.wanted, job.plan, job.staging_at = len(samples), NOTHING_TO_DO, time.monotonic()
+        self.by_id[job.id] = job
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """End a job. What it staged stays."""
+        if not job.ended:
+            self.end(job, "cancelled")
+
+    def stop(self) -> None:
+        """End all. Those of a service are taken up at its next start."""
+        for job in self._open():
+            self.end(job, "cancelled", goes_on=not job.request.is_local)
+
+    def end(self, job: Job, state: str, error: StagerError | None = None, goes_on: bool = False) -> None:
+        job.state, job.error, job.paused, job.ended_at = state, error, None, time.monotonic()
+        if not job.request.stop_after and not goes_on:
+            try:
+                self.cache.catalog.end_job(job.id, state, job.to_json())
+            except CacheError as problem:  # a full disk, most likely: the next start takes the job up again
+                log.error("job not recorded id=%d error=%r", job.id, problem.message)
+        log.info("job ended %s", job.told())
+
+    def fail(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
+        """Samples cannot be staged, through no fault of theirs: end the jobs that wait for them."""
+        for job in self._open(dataset):
+            if job.waiting[samples].any():
+                self.end(job, "failed", error)
+
+    def _begin(self, job: Job) -> Job:
+        self.by_id[job.id] = job
+        for old in [known for known in self.by_id.values() if known.ended][:-ENDED_JOBS_KEPT]:
+            del self.by_id[old.id]
+        job.state = "scanning"
+        self._tasks.scan(job)
+        return job
+
+    def _open(self, dataset: Dataset | None = None) -> Iterator[Job]:
+        """Those that have not ended, of a data set or of all."""
+        for job in list(self.by_id.values()):
+            if not job.ended and (dataset is None or job.dataset is dataset):
+                yield job
+
+    # Scan and plan
+
+    def scanned(self, job: Job, path: Path) -> None:
+        """A scan is done: the job's samples are known, and with them what is missing."""
+        if not len(Manifest.open(path)):  # a mount that is gone looks like this: what is staged of it stays
+            path.unlink()
+            raise UsageError(
+                f"{job.request.spec.source.url}: no images there",
+                hint="the folder layout wants CLASS/NAME.jpg below the source",
+            )
+        dataset, job.changed = self.cache.adopt(job.request.spec, path)
+        for other in self._open():
+            if other.dataset is not None and other.dataset.name == dataset.name:
+                self._draw_again(other, dataset)
+        if job.request.stop_after == "scan":
+            self.end(job, "done")
+            return
+        job.draw(self.cache, dataset)
+        if not len(job.queue):
+            job.plan = NOTHING_TO_DO
+            self._settle(job)
+            return
+        job.state, job.staging_at = "planning", time.monotonic()
+        self._check_fit(job)
+        places = np.linspace(0, len(job.queue) - 1, min(PLAN_SAMPLES, len(job.queue))).astype(np.int64)
+        picked = job.queue[places]
+        picked = picked[~self._tasks.in_flight(dataset)[picked]]
+        if len(picked):
+            self._tasks.build(Piece(dataset, picked, job.format), plan_of=job)
+        else:
+            self.planned(job, {"samples": []})  # another job stages them just now
+
+    def planned(self, job: Job, sample: Mapping[str, Any]) -> None:
+        """A few samples of a job are in: now its price can be told."""
+        assert job.dataset is not None
+        job.plan = make_plan(
+            sample,
+            source_sizes=job.dataset.manifest.sizes[job.queue],
+            row_bytes=job.dataset.row_bytes,
+            room_bytes=self.cache.budget.room_bytes(),
+            workers=self._tasks.pool.size,
+            threads=self._tasks.pool.threads,
+        )
+        if job.request.stop_after:
+            self.end(job, "done")
+            return
+        self._check_fit(job)
+        job.state = "staging"
+        self._settle(job)
+
+    def _draw_again(self, job: Job, dataset: Dataset) -> None:
+        """Another scan has come in, and numbers may have moved."""
+        try:
+            job.draw(self.cache, dataset)
+        except StagerError as error:
+            self.end(job, "failed", error)
+
+    def _check_fit(self, job: Job) -> None:
+        """Refuse, before it starts, what cannot fit."""
+        assert job.dataset is not None
+        if self._tasks.knows_row_bytes(job.dataset) and not job.request.stop_after:
+            need_bytes = int(len(job.queue) * self._tasks.mean_row_bytes(job.dataset))
+            if need_bytes > self.cache.budget.room_bytes():
+                raise self.cache.budget.refusal(need_bytes)
+
+    # Staging
+
+    def next_piece(self) -> Piece | None:
+        """The next samples of the oldest job that has any and room for them."""
+        for job in self._open():
+            if job.state != "staging" or job.dataset is None or not self._has_room(job, job.dataset):
+                continue
+            count = self._tasks.samples_that_fit(job.dataset, job.shard_samples)
+            samples = job.take(count, self._tasks.in_flight(job.dataset) | self.cache.kept(job.dataset))
+            if len(samples):
+                job.shard_samples = min(job.shard_samples * 2, self._tasks.shard_samples_max(job.dataset))
+                return Piece(job.dataset, samples, job.format)
+        return None
+
+    def _has_room(self, job: Job, dataset: Dataset) -> bool:
+        """Whether a sample more fits. If not: another program has filled the disk, and the job pauses."""
+        budget = self.cache.budget
+        if self._tasks.samples_that_fit(dataset, 1) and time.monotonic() > self._no_room_until:
+            if job.paused:
+                log.info("job goes on id=%d", job.id)
+            job.paused = None
+            return True
+        size_bytes = self._tasks.bytes_for(dataset, 1)
+        if budget.is_spent(size_bytes):
+            if not budget.reserved_bytes:  # waiting brings nothing: only somebody who evicts could help
+                self.end(job, "failed", budget.refusal(size_bytes))
+            return False
+        if not job.paused:
+            job.paused = budget.refusal(size_bytes)
+            log.warning("job paused id=%d error=%r", job.id, job.paused.message)
+        return False
+
+    def wait_for_room(self) -> None:
+        """A write found the disk full, whatever was reckoned: go on a little later."""
+        self._no_room_until = time.monotonic() + NO_ROOM_S
+
+    def left(self, dataset: Dataset, samples: Numbers, staged_bytes: int = 0) -> None:
+        """Samples have come to their end, staged or failed: count them for every job that waits for them."""
+        for job in self._open(dataset):
+            if staged_bytes:
+                dataset.reads.asked(samples[job.waiting[samples]], time.time())
+            job.count_off(samples, staged_bytes)
+            self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        """End a job that waits for nothing more."""
+        if not job.ended and job.plan is not None and not job.waiting.any():
+            self.end(job, "done")
+
+    # Small facts
+
+    def waiting(self, dataset: Dataset) -> Mask:
+        """Which samples jobs wait for."""
+        return self._mask(dataset, lambda job: job.waiting)
+
+    def wanted(self, dataset: Dataset) -> Mask:
+        """Which samples jobs are staging, or have staged so far."""
+        return self._mask(dataset, lambda job: job.numbers)
+
+    def _mask(self, dataset: Dataset, samples_of: Callable[[Job], Mask | Numbers]) -> Mask:
+        mask = np.zeros(len(dataset.manifest), dtype=np.bool_)
+        for job in self._open(dataset):
+            mask[samples_of(job)] = True
+        return mask
