@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from stager.atomic import atomic_path, fsync_path
 from stager.budget import Budget
-from stager.catalog import Catalog, CatalogBroken, DatasetRow, ShardRow
+from stager.catalog import Catalog, CatalogBroken
 from stager.claim import claim
 from stager.config import Config
 from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
@@ -36,6 +36,7 @@ from stager.model import Numbers, canonical_json, digest_of, encode_key
 from stager.reads import Reads
 from stager.rebuild import rebuild
 from stager.recipes import open_recipe
+from stager.rows import DatasetRow, ShardRow
 from stager.shards import FORMATS, open_shard
 from stager.shards.holes import can_punch, holes_of, punch, size_of
 from stager.subset import Subset
@@ -183,6 +184,9 @@ class Cache:
         losses = Losses(self.catalog, row.id, len(manifest))
         losses.regained(np.flatnonzero(is_resident(index.words)))
         dataset = Dataset(row.id, spec, record, directory, manifest, index, losses, Reads(len(manifest)))
+        for shard in self.catalog.shards(row.id):
+            if shard.is_asked:
+                dataset.reads.asked(shard.samples[shard.samples >= 0], shard.created_at)
         self.datasets[row.name] = dataset
         if not record.is_at(directory):  # a crash may have come between the catalog and this
             record.write(directory, self.scratch)
@@ -238,6 +242,10 @@ class Cache:
 
     def path_of(self, dataset: Dataset, row: ShardRow) -> Path:
         return shard_path(dataset.directory, row.number, FORMATS[row.format].suffix)
+
+    def bytes_of(self, row: ShardRow) -> int:
+        """What a shard takes on the disk: its size, but for what was given back."""
+        return row.bytes - self._holes.get(row.number, 0)
 
     def manifest_of(self, dataset: Dataset) -> Path:
         return manifest_path(dataset.directory, dataset.record.manifest)
@@ -310,7 +318,8 @@ class Cache:
         for shard in shards:
             directory = datasets_dir(self.directory) / names[shard.dataset]
             shard_path(directory, shard.number, FORMATS[shard.format].suffix).unlink(missing_ok=True)
-            freed += shard.bytes - self._holes.pop(shard.number, 0)
+            freed += self.bytes_of(shard)
+            self._holes.pop(shard.number, None)
         for row in self.catalog.datasets() if shards else []:
             if row.is_current:
                 self.datasets[row.name].index.tell_gone()

@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,62 +13,17 @@ import numpy as np
 
 from stager.errors import CacheError, NoSpace
 from stager.model import Numbers
-from stager.schema import SCHEMA, SCHEMA_VERSION
+from stager.rows import DatasetRow, FailureRow, LossRow, ShardRow
+from stager.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 SHARD_NUMBERS_AHEAD: Final = 4096
 READERS_KEPT_S: Final = 7 * 86_400.0
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
+_SHARD: Final = "number, dataset, format, bytes, samples, is_pinned, created_at, is_asked"
 GONE: Final = (
     0xFFFFFFFF  # a row of a shard that is dead: its sample was evicted, or is in no manifest any more
 )
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetRow:
-    id: int
-    name: str
-    recipe: str
-    manifest: str
-    spec: str
-    scanned_at: float
-    is_current: bool
-    origin_reads: int
-    origin_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRow:
-    number: int
-    dataset: int
-    format: str
-    bytes: int
-    samples: Numbers
-    is_pinned: bool
-    created_at: float
-
-    @property
-    def dead_rows(self) -> list[int]:
-        """Rows whose sample was evicted, or is not in the manifest any more."""
-        return np.flatnonzero(self.samples < 0).tolist()
-
-
-@dataclass(frozen=True, slots=True)
-class FailureRow:
-    dataset: int
-    sample: int
-    key: bytes
-    reason: str
-    detail: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class LossRow:
-    at: float
-    reason: str
-    detail: str
-    samples: Numbers
 
 
 class CatalogBroken(Exception):
@@ -106,6 +61,12 @@ class Catalog:
                 for statement in SCHEMA.split(";\n"):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif version in MIGRATIONS:
+            with self.transaction():
+                for statement in MIGRATIONS[version].split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {version + 1}")
+            self._open(path)
         elif version != SCHEMA_VERSION:
             raise CacheError(
                 f"{path} has version {version}, this stager knows {SCHEMA_VERSION}",
@@ -207,8 +168,7 @@ class Catalog:
     def add_shard(self, row: ShardRow) -> None:
         with self.transaction():
             self._db.execute(
-                "INSERT INTO shards (number, dataset, format, bytes, samples, is_pinned, created_at)"
-                " VALUES (?,?,?,?,?,?,?)",
+                f"INSERT INTO shards ({_SHARD}) VALUES (?,?,?,?,?,?,?,?)",  # noqa: S608
                 (
                     row.number,
                     row.dataset,
@@ -217,6 +177,7 @@ class Catalog:
                     _pack(row.samples),
                     row.is_pinned,
                     row.created_at,
+                    row.is_asked,
                 ),
             )
 
@@ -224,9 +185,11 @@ class Catalog:
         return self._shards("WHERE ?1 IS NULL OR dataset = ?1 ORDER BY number", dataset)
 
     def _shards(self, where: str, value: int | None) -> list[ShardRow]:
-        columns = "number, dataset, format, bytes, samples, is_pinned, created_at"
-        rows = self._db.execute(f"SELECT {columns} FROM shards {where}", (value,))  # noqa: S608
-        return [ShardRow(a, b, c, d, _unpack(blob), bool(pin), at) for a, b, c, d, blob, pin, at in rows]
+        rows = self._db.execute(f"SELECT {_SHARD} FROM shards {where}", (value,))  # noqa: S608
+        return [
+            ShardRow(number, dataset, kind, size, _unpack(blob), bool(is_pinned), at, bool(is_asked))
+            for number, dataset, kind, size, blob, is_pinned, at, is_asked in rows
+        ]
 
     def evictable(self, dataset: int) -> Numbers:
         """Numbers of the shards of a data set that are not pinned."""
@@ -363,8 +326,8 @@ class Catalog:
 
     def counts(self, dataset: str | None = None, session: str | None = None) -> list[dict[str, Any]]:
         cursor = self._db.execute(
-            "SELECT dataset, session, epoch, requests, hits, misses, wait_s, reasons, at FROM counts"
-            " WHERE (?1 IS NULL OR dataset = ?1) AND (?2 IS NULL OR session = ?2)"
+            "SELECT dataset, session, epoch, requests, hits, misses, wait_s, computed_s, reasons, at"
+            " FROM counts WHERE (?1 IS NULL OR dataset = ?1) AND (?2 IS NULL OR session = ?2)"
             " ORDER BY dataset, at, session, epoch",
             (dataset, session),
         )
@@ -375,8 +338,8 @@ class Catalog:
     def put_count(self, row: Mapping[str, Any]) -> None:
         with self.transaction():
             self._db.execute(
-                "INSERT OR REPLACE INTO counts VALUES"
-                " (:dataset, :session, :epoch, :requests, :hits, :misses, :wait_s, :reasons, :at)",
+                "INSERT OR REPLACE INTO counts VALUES (:dataset, :session, :epoch, :requests, :hits, :misses,"
+                " :wait_s, :reasons, :at, :computed_s)",
                 {**row, "reasons": json.dumps(row["reasons"])},
             )
 

@@ -97,3 +97,10 @@ def index_path(directory: Path, recipe: str, manifest: str) -> Path:
 def shard_path(directory: Path, shard: int, suffix: str) -> Path:
     """Where shard number `shard` is. Numbers are never used twice in a cache."""
     return directory / "shards" / f"{shard:08x}{suffix}"
+
+
+def say_recipe_change(before: DatasetSpec, after: DatasetSpec) -> str:
+    """Which keys of the recipe differ, and how; '' if none does."""
+    old, new = before.recipe, after.recipe
+    changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed)

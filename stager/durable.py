@@ -6,8 +6,8 @@ from pathlib import Path
 
 from stager.atomic import fsync_path
 from stager.cache import Cache, Dataset
-from stager.catalog import ShardRow
 from stager.events import Events
+from stager.rows import ShardRow
 
 
 @dataclass(frozen=True, slots=True)

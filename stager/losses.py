@@ -4,9 +4,10 @@ import time
 
 import numpy as np
 
-from stager.catalog import LOSSES_KEPT, Catalog, LossRow
-from stager.dataset import DatasetSpec
+from stager.catalog import LOSSES_KEPT, Catalog
+from stager.dataset import DatasetSpec, say_recipe_change
 from stager.model import Numbers
+from stager.rows import LossRow
 
 
 class Losses:
@@ -48,8 +49,7 @@ class Losses:
 
 def why_lost(before: DatasetSpec, after: DatasetSpec) -> tuple[str, str]:
     """Why what was staged of one spec does not count for another: reason, and what has changed."""
-    old, new = before.recipe, after.recipe
-    changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
-    if not changed:
-        return "source_changed", "the source has another version of it"
-    return "recipe_changed", ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed)
+    changed = say_recipe_change(before, after)
+    return (
+        ("recipe_changed", changed) if changed else ("source_changed", "the source has another version of it")
+    )

@@ -31,6 +31,7 @@ class Totals:
     misses: int = 0
     wait_s: float = 0.0
     reasons: dict[str, int] = field(default_factory=dict)
+    computed_s: float = 0.0
 
     def since(self, before: "Totals") -> "Totals":
         reasons = Counter(self.reasons)
@@ -41,6 +42,7 @@ class Totals:
             self.misses - before.misses,
             self.wait_s - before.wait_s,
             {name: count for name, count in reasons.items() if count},
+            self.computed_s - before.computed_s,
         )
 
     def plus(self, more: "Totals") -> "Totals":
@@ -50,6 +52,7 @@ class Totals:
             self.misses + more.misses,
             self.wait_s + more.wait_s,
             dict(Counter(self.reasons) + Counter(more.reasons)),
+            self.computed_s + more.computed_s,
         )
 
 
@@ -104,7 +107,8 @@ def split_by_epoch(before: int, length: int, fresh: Totals) -> list[tuple[int, T
             part = fresh
         else:
             misses = min(requests, fresh.misses)
-            part = Totals(requests, requests - misses, misses, fresh.wait_s, _first(fresh.reasons, misses))
+            reasons = _first(fresh.reasons, misses)
+            part = Totals(requests, requests - misses, misses, fresh.wait_s, reasons, fresh.computed_s)
         parts.append((epoch, part))
         fresh = fresh.since(part)
         before += requests
@@ -134,6 +138,14 @@ def stats(catalog: Catalog) -> dict[str, Any]:
     return {"datasets": datasets, "sessions": sorted(sessions.values(), key=lambda session: session["at"])}
 
 
+def reader_rate(catalog: Catalog, dataset: str) -> float | None:
+    """Samples/s of the last reader of a data set while it did not wait; None: there was none that told."""
+    last = max(
+        (row for row in catalog.counts(dataset) if row["computed_s"]), key=lambda row: row["at"], default=None
+    )
+    return last["requests"] / last["computed_s"] if last else None
+
+
 def _told(totals: Totals) -> dict[str, Any]:
     rate = totals.hits / totals.requests if totals.requests else 0.0
     return {
@@ -142,6 +154,7 @@ def _told(totals: Totals) -> dict[str, Any]:
         "misses": totals.misses,
         "hit_rate": round(rate, 6),
         "wait_s": round(totals.wait_s, 3),
+        "computed_s": round(totals.computed_s, 3),
         "reasons": totals.reasons,
     }
 

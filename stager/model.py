@@ -1,5 +1,6 @@
 """The values that sources, layouts, recipes and shards hand to one another."""
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -163,6 +164,16 @@ class ShardFormat(Protocol):
 
     def open(self, path: Path) -> ShardReader:
         """Raise ShardGone if there is no such file, ShardCorrupt if it is not whole."""
+
+
+def pack_numbers(numbers: Numbers) -> str:
+    """Sample numbers as text that JSON can carry."""
+    return base64.b64encode(numbers.astype("<u4").tobytes()).decode()
+
+
+def unpack_numbers(text: str) -> Numbers:
+    """Raise ValueError if it is not what `pack_numbers` made."""
+    return np.frombuffer(base64.b64decode(text, validate=True), "<u4").astype(np.int64)
 
 
 def encode_key(key: str) -> bytes:

@@ -10,14 +10,15 @@ import numpy as np
 
 from stager import __version__, meter
 from stager.cache import Cache, Dataset
-from stager.catalog import ShardRow
 from stager.check import check_books
 from stager.dataset import datasets_dir, shard_path
 from stager.errors import UsageError, nearest
 from stager.index import is_resident, shard_of
 from stager.job import Job, Request
 from stager.meter import Report, Totals
-from stager.model import Numbers, decode_key
+from stager.model import Numbers, decode_key, pack_numbers, unpack_numbers
+from stager.ready import ready_json
+from stager.rows import ShardRow
 from stager.sessions import Reading
 from stager.shards import FORMATS
 from stager.staging import Staging
@@ -75,7 +76,7 @@ class Owner:
                     "failed": len(dataset.failed()) if dataset else 0,
                     "pinned": pinned,
                     "shards": len(shards),
-                    "bytes": sum(shard.bytes for shard in shards),
+                    "bytes": sum(self.cache.bytes_of(shard) for shard in shards),
                     "format": "+".join(sorted({shard.format for shard in shards})) or "none",
                     "scanned_at": row.scanned_at,
                 }
@@ -158,7 +159,8 @@ class Owner:
         return self.job(job_id)
 
     def job_json(self, job: Job) -> dict[str, Any]:
-        return job.to_json(0 if job.ended else self.staging.under_way(job))
+        told = job.to_json(0 if job.ended else self.staging.under_way(job))
+        return told | {"ready": ready_json(told, meter.reader_rate(self.cache.catalog, told["dataset"]))}
 
     # Readers
 
@@ -179,23 +181,37 @@ class Owner:
     def read_in_order(self, reading: Reading) -> dict[str, Any]:
         """Stage ahead of a reader whose order is known from now on."""
         dataset = self._opened(reading.dataset, reading.manifest)
+        for order in reading.own_orders:
+            self._in_range(dataset, order)
         session = self.staging.sessions.register(reading, dataset)
         return {"samples": len(session.order), "missing": session.missing()}
 
     def report(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        self.dataset(value["dataset"])  # there must be one
+        dataset = self.dataset(value["dataset"])
         knows_order = True
         if value["position"] is not None:
             knows_order = self.staging.sessions.heard(value["session"], value["position"])
+        dataset.reads.add(self._in_range(dataset, unpack_numbers(value["reads"])), time.time())
         report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
         meter.absorb(self.cache.catalog, Report(**report, totals=Totals(**value["totals"])))
         return {"knows_order": knows_order}  # if not, we have been restarted: tell us again
 
     def _numbers(self, dataset: Dataset, samples: Iterable[int]) -> Numbers:
-        numbers = np.unique(np.fromiter(samples, dtype=np.int64))
-        if len(numbers) and not 0 <= numbers[0] <= numbers[-1] < len(dataset.manifest):
+        return self._in_range(dataset, np.unique(np.fromiter(samples, dtype=np.int64)))
+
+    def _in_range(self, dataset: Dataset, numbers: Numbers) -> Numbers:
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(dataset.manifest):
             raise UsageError(f"{dataset.name} has samples 0 to {len(dataset.manifest) - 1}")
         return numbers
+
+    def reads(self, name: str) -> dict[str, Any]:
+        """What was read lately, in order: the trace that `stager simulate` takes."""
+        dataset = self.dataset(name)
+        return {
+            "dataset": name,
+            "reads": pack_numbers(dataset.reads.trace()),
+            "sample_bytes": self.staging.sample_bytes(dataset),
+        }
 
     # Shards
 
@@ -203,6 +219,12 @@ class Owner:
         """Take away the shards whose samples are all in the subset; pinned ones stay."""
         shards = self._shards(name, subset, whole=True)
         free = [shard for shard in shards if not shard.is_pinned]
+        dataset = self.dataset(name)
+        for shard in free:
+            if shard.dataset == dataset.id:
+                dataset.reads.forget(
+                    shard.samples[shard.samples >= 0]
+                )  # or it would be staged again: it was hot
         freed = self.cache.evict(free, "evicted", "by stager evict")
         return {
             "dataset": name,

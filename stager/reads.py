@@ -65,6 +65,14 @@ class Reads:
             self._heat = now, self._heat_at(now)
         return self._heat[1]
 
+    def hottest(self, of: npt.NDArray[np.bool_], count: int, now: float) -> Numbers:
+        """The samples among these that are read most, at most so many, in order of their numbers."""
+        if not self._chunks:
+            return np.zeros(0, dtype=np.int64)
+        heat = np.where(of, self.heat(now), 0.0)
+        hot = np.argsort(-heat, kind="stable")[:count]
+        return np.sort(hot[heat[hot] > 0])
+
     def _heat_at(self, now: float) -> Floats:
         weights = [np.full(len(part), 0.5 ** ((now - at) / HALF_LIFE_S)) for at, part in self._chunks]
         heat: Floats = np.bincount(

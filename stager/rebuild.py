@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stager.catalog import Catalog, ShardRow
+from stager.catalog import Catalog
 from stager.dataset import DatasetRecord, datasets_dir, manifest_path
 from stager.errors import StagerError
 from stager.manifest import Manifest
 from stager.model import canonical_json, sample_tag
+from stager.rows import ShardRow
 from stager.shards import open_shard, verify_shard
 
 

@@ -2,7 +2,12 @@
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+# What makes a catalog of a version one of the next.
+MIGRATIONS: Final = {
+    1: "ALTER TABLE shards ADD COLUMN is_asked INTEGER NOT NULL DEFAULT 0;\n"
+    "ALTER TABLE counts ADD COLUMN computed_s REAL NOT NULL DEFAULT 0",
+}
 SCHEMA: Final = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE datasets (
@@ -24,7 +29,8 @@ CREATE TABLE shards (
     bytes INTEGER NOT NULL,
     samples BLOB NOT NULL,              -- sample numbers, little-endian u32, in row order
     is_pinned INTEGER NOT NULL DEFAULT 0,
-    created_at REAL NOT NULL
+    created_at REAL NOT NULL,
+    is_asked INTEGER NOT NULL DEFAULT 0 -- staged by a job, not only because a reader came by
 );
 CREATE TABLE failures (
     dataset INTEGER NOT NULL REFERENCES datasets (id),
@@ -68,6 +74,7 @@ CREATE TABLE counts (                   -- what they add up to
     wait_s REAL NOT NULL,
     reasons TEXT NOT NULL,              -- JSON
     at REAL NOT NULL,
+    computed_s REAL NOT NULL DEFAULT 0, -- between batches: what the reader itself takes
     PRIMARY KEY (dataset, session, epoch)
 ) WITHOUT ROWID;
 """

@@ -38,7 +38,7 @@ class Reading:
     drop_last: bool
     length: int  # of the subset, as the reader has it
     start: int  # of the epoch, read by all ranks together before
-    # An order of the reader's own, of this epoch and of the next: positions in the subset.
+    # Orders that no seed gives, of this epoch and of the next: sample numbers.
     own_orders: tuple[Numbers, ...] = field(default=(), compare=False)
 
     @property
@@ -54,7 +54,7 @@ class Session:
     def __init__(self, reading: Reading, dataset: Dataset) -> None:
         self.reading, self.dataset = reading, dataset
         self._numbers = draw(dataset.manifest, reading.subset).numbers  # of the subset
-        if len(self._numbers) != reading.length:
+        if len(self._numbers) != reading.length and not reading.own_orders:
             raise UsageError(
                 f"the subset of {reading.dataset} has {len(self._numbers)} samples,"
                 f" the reader has {reading.length}"
@@ -72,17 +72,16 @@ class Session:
 
     def _order(self, epochs_ahead: int) -> Numbers:
         reading = self.reading
-        if len(reading.own_orders) > epochs_ahead:
+        if reading.own_orders:
+            if len(reading.own_orders) <= epochs_ahead:
+                return np.zeros(0, dtype=np.int64)
             order = reading.own_orders[epochs_ahead]
-        elif reading.own_orders:
-            return np.zeros(0, dtype=np.int64)
         elif reading.shuffle:
-            order = epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)
+            order = self._numbers[epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)]
         else:
-            order = np.arange(len(self._numbers))
+            order = self._numbers
         start = 0 if epochs_ahead else reading.start
-        mine = rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
-        return self._numbers[mine]
+        return rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
 
     def heard(self, position: int) -> Numbers:
         """It is alive, and this far; return the samples it has read since."""

@@ -1,4 +1,4 @@
-"""What to keep when not all fits: pure policies over a trace of reads, and what each would have hit.
+"""What a cache would have hit: policies run over a trace of reads.
 
 A trace is the sequence of sample numbers in the order they are read, by all readers together. Sizes are
 counted in samples. A policy may also let a sample pass without keeping it.
@@ -52,9 +52,14 @@ def hits_of_never_evict(trace: Sequence[int], capacity: int) -> int:
     return hits
 
 
-def hits_of_next_use(trace: Numbers, capacity: int) -> int:
-    """Keep what is needed soonest, which only a known order can tell: the optimum (Belady's, with bypass)."""
-    follows = next_uses(trace).tolist()
+def hits_of_next_use(trace: Numbers, capacity: int, known: int = NEVER) -> int:
+    """Keep what is needed soonest, which only a known order can tell: this many reads of it ahead.
+
+    With all of it known it is the optimum (Belady's, with bypass).
+    """
+    uses = next_uses(trace)
+    uses[uses - np.arange(len(uses)) > known] = NEVER
+    follows = uses.tolist()
     kept: dict[int, int] = {}  # sample -> its next use
     latest: list[tuple[int, int]] = []  # (-next use, sample), some of them out of date
     hits = 0

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 
 from stager.cache import Cache, Dataset, Failure
-from stager.catalog import ShardRow
 from stager.check import drop_bad_shards
 from stager.durable import Durable, DurableQueue
 from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
@@ -21,6 +20,7 @@ from stager.index import is_failed, is_resident
 from stager.job import Job, Mask
 from stager.jobs import Jobs
 from stager.model import Numbers
+from stager.rows import ShardRow
 from stager.sessions import Sessions
 from stager.tasks import SHARD_OVERHEAD_BYTES, Outcome, Piece, Task, Tasks
 from stager.transients import Transients
@@ -32,6 +32,7 @@ log = logging.getLogger("stager")
 
 WANT_SHARD_SAMPLES: Final = 64  # a waiting reader's samples are spread over all workers
 NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
+REFILL_EVERY_S: Final = 5.0
 STOP_S: Final = 10.0
 NONE: Final = np.zeros(0, dtype=np.int64)
 
@@ -50,6 +51,7 @@ class Staging:
         self._evictor = Evictor(cache, self.sessions, self._tasks.mean_row_bytes, self.jobs.wanted)
         self._wants = Wants()
         self._disk = DurableQueue(cache, self.events)
+        self._refill_at = time.monotonic() + REFILL_EVERY_S
 
     # The loop
 
@@ -124,6 +126,9 @@ class Staging:
     def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
         return self._wants.last.get((dataset.id, number))
 
+    def sample_bytes(self, dataset: Dataset) -> float:
+        return self._tasks.mean_row_bytes(dataset)
+
     def has_room(self, dataset: Dataset) -> bool:
         return self._tasks.samples_that_fit(dataset, 1) > 0
 
@@ -151,10 +156,23 @@ class Staging:
             if len(samples):
                 self._build(Piece(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))
                 return True
-        if piece := self.jobs.next_piece():
+        if piece := self.jobs.next_piece() or self._next_hot():
             self._build(piece)
             return True
         return False
+
+    def _next_hot(self) -> Piece | None:
+        """What was read lately and is not resident any more, once nobody needs anything and there is room."""
+        if self.sessions.by_need() or time.monotonic() < self._refill_at:
+            return None
+        self._refill_at = time.monotonic() + REFILL_EVERY_S
+        for dataset in self.cache.datasets.values():
+            words = dataset.index.words
+            cold = is_resident(words) | is_failed(words) | self._tasks.in_flight(dataset)
+            hot = dataset.reads.hottest(~cold, self._tasks.shard_samples_max(dataset), time.time())
+            if len(hot) and self._tasks.samples_that_fit(dataset, len(hot)) == len(hot):
+                return Piece(dataset, hot, dataset.choose_format("auto")[0])
+        return None
 
     def _build(self, piece: Piece) -> None:
         """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
@@ -260,7 +278,8 @@ class Staging:
             if event.error is not None:  # never sync again: the kernel may call lost pages clean
                 told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
                 raise CacheError(told, hint="check the disk, then run it again")
-            self.cache.catalog.add_shard(row)
+            is_asked = bool(self.jobs.waiting(dataset)[samples].any())
+            self.cache.catalog.add_shard(replace(row, is_asked=is_asked))
         except CacheError as error:
             self.cache.drop_unrecorded(dataset, row)
             self._give_up(dataset, samples, error)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from stager.cache import Cache, Dataset
-from stager.catalog import ShardRow
 from stager.errors import NoSpace
 from stager.eviction import NEVER
 from stager.model import digest_of
+from stager.rows import ShardRow
 from stager.sessions import Sessions
 from stager.shards import FORMATS
 

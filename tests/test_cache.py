@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stager.cache import Cache, Dataset, Failure
-from stager.catalog import ShardRow
 from stager.check import check_books
 from stager.config import Amount, Config
 from stager.dataset import DatasetSpec
@@ -24,6 +23,7 @@ from stager.layouts import LAYOUTS
 from stager.manifest import write_manifest
 from stager.model import Numbers, ObjectInfo, Row, ShardHeader, SourceSpec, checksum_of
 from stager.recipes import check_recipe
+from stager.rows import ShardRow
 from stager.shards import FORMATS
 
 RECIPE = check_recipe({"kind": "image", "resize": 2, "crop": 2})

@@ -125,6 +125,7 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the 
         {"pending", "reasons"},
     ),
     ("POST", "/v1/datasets/{name}/why", {"sample": "0"}, {"index", "key", "resident", "why", "last"}),
+    ("GET", "/v1/datasets/{name}/reads", None, {"dataset", "reads", "sample_bytes"}),
     ("POST", "/v1/datasets/{name}/evict", {}, {"dataset", "shards", "samples", "bytes", "pinned"}),
     ("POST", "/v1/datasets/{name}/pin", {"pinned": True}, {"dataset", "shards", "samples", "bytes"}),
     ("POST", "/v1/datasets/{name}/sessions", ORDER, {"samples", "missing"}),

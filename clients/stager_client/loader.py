@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import UsageError
-from stager.model import Arrays, Numbers, canonical_json, digest_of
+from stager.model import Arrays, Numbers, canonical_json, digest_of, pack_numbers
 from stager.order import epoch_order, rank_order
 from stager_client.augment import Augment, Chain, Image
 from stager_client.buffers import BufferPool
 from stager_client.samples import Reasons, StagedSamples
 
 THREADS: Final = 2
+Order = Callable[[int], Numbers | Sequence[int]]  # the positions that an epoch reads, one by one
 IMAGE: Final = "image"  # the field that is augmented
 
 
@@ -48,6 +49,7 @@ class BatchLoader:
         prefetch: int = 3,
         threads: int = THREADS,
         augment: Sequence[Augment] = (),
+        order: Order | None = None,
     ) -> None:
         if batch_size < 1 or prefetch < 1 or threads < 1:
             raise UsageError("batch_size, prefetch and threads must be at least 1")
@@ -55,6 +57,7 @@ class BatchLoader:
         self.samples, self.batch_size = samples, batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.rank, self.world_size, self.prefetch, self.threads = rank, world_size, prefetch, threads
+        self._own_order = order
         self.epoch = 0
         self._position = 0  # of the epoch, read by all ranks together
         self._resume_at = 0
@@ -82,11 +85,16 @@ class BatchLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where we are: three integers, and a digest of what is read."""
-        return {"seed": self.seed, "epoch": self.epoch, "position": self._position, "digest": self._digest()}
+        return {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "position": self._position,
+            "digest": self._digest(self.epoch),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a loader was, on any number of ranks."""
-        if state["digest"] != self._digest():
+        if state["digest"] != self._digest(int(state["epoch"])):
             raise UsageError(
                 "the state is of other data: the data set, its subset or shuffle differ",
                 hint="open the same subset of the same scan, with the same shuffle",
@@ -105,6 +113,7 @@ class BatchLoader:
         self._position = start
         self._tell_order(start)
         parts = deque(self._parts(start))
+        self._length = len(self._order_of(self.epoch))
         seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
         stopped = threading.Event()
         pool = ThreadPoolExecutor(self.threads, "stager-batch")
@@ -119,11 +128,12 @@ class BatchLoader:
                 self._waited_s += given_at - asked_at
                 self._batches += 1
                 self._count(batch, given_at - asked_at)
-                self._position = min(self._position + self.batch_size * self.world_size, len(self.samples))
+                self._position = min(self._position + self.batch_size * self.world_size, self._length)
                 yield batch
                 del batch  # or its buffer would not be free for the batch after next
                 asked_at = time.perf_counter()
                 self._computed_s += asked_at - given_at
+                self.samples.session.add_computed(asked_at - given_at)
             self.epoch, self._position = self.epoch + 1, 0
         finally:
             self.samples.session.leave_order()
@@ -132,8 +142,12 @@ class BatchLoader:
 
     def _tell_order(self, start: int) -> None:
         """The order is a function of these: the service works it out for itself."""
+        orders = []
+        if self._own_order is not None or not self.samples.is_whole:
+            orders = [self.samples.numbers[self._order_of(self.epoch + ahead)] for ahead in (0, 1)]
         self.samples.session.read_in_order(
             {
+                "own_orders": [pack_numbers(order) for order in orders],
                 "manifest": self.samples.manifest_digest,
                 "subset": self.samples.subset.to_json(),
                 "shuffle": self.shuffle,
@@ -149,11 +163,22 @@ class BatchLoader:
 
     def _parts(self, start: int) -> list[Numbers]:
         """The positions of each batch of this rank, from `start` of the epoch on."""
-        count = len(self.samples)
-        order = epoch_order(count, self.seed, self.epoch) if self.shuffle else np.arange(count)
-        mine = rank_order(order, start, self.rank, self.world_size, self.drop_last)
+        mine = rank_order(self._order_of(self.epoch), start, self.rank, self.world_size, self.drop_last)
         whole = len(mine) - len(mine) % self.batch_size if self.drop_last else len(mine)
         return [mine[at : at + self.batch_size] for at in range(0, whole, self.batch_size)]
+
+    def _order_of(self, epoch: int) -> Numbers:
+        """The positions that all ranks together read in an epoch, in order."""
+        count = len(self.samples)
+        if self._own_order is None:
+            return epoch_order(count, self.seed, epoch) if self.shuffle else np.arange(count)
+        order = np.asarray(self._own_order(epoch), dtype=np.int64)
+        if order.ndim != 1 or (len(order) and not 0 <= order.min() <= order.max() < count):
+            raise UsageError(
+                f"order({epoch}) is no list of positions in 0 to {count - 1}",
+                hint="positions in the data set",
+            )
+        return order
 
     def _assemble(self, positions: Numbers, seed: int, epoch: int, stopped: threading.Event) -> Batch:
         fields = {name: pool.take()[: len(positions)] for name, pool in self.pools.items()}
@@ -181,9 +206,9 @@ class BatchLoader:
         session.advance(len(batch.positions))
         session.count(len(batch.positions), batch.missed, waited_s if batch.missed else 0.0)
 
-    def _digest(self) -> str:
-        about = canonical_json([self.samples.digest, self.shuffle])
-        return digest_of(about.encode())
+    def _digest(self, epoch: int) -> str:
+        about = canonical_json([self.samples.digest, self.shuffle]).encode()
+        return digest_of(about) if self._own_order is None else digest_of(about, self._order_of(epoch).data)
 
 
 def _image_shape(samples: StagedSamples) -> tuple[int | None, ...]:

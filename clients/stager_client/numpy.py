@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from stager.subset import Subset
 from stager_client.augment import Augment
-from stager_client.loader import THREADS, BatchLoader
+from stager_client.loader import THREADS, BatchLoader, Order
 from stager_client.samples import StagedSamples
 
 Arrays = npt.NDArray[Any]
@@ -17,6 +17,7 @@ Arrays = npt.NDArray[Any]
 class StagedArrays:
     """Batches of a staged data set as (uint8 NHWC images, int64 labels), in StagedLoader's order.
 
+    `order`, a function of the epoch, gives the positions to read instead: weighted, repeated, a fold.
     `augment` changes each image on its way into the batch, the same way on every run with this seed.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
@@ -42,6 +43,7 @@ class StagedArrays:
         timeout_s: float = 300.0,
         skip_failed: bool = False,
         augment: Sequence[Augment] = (),
+        order: Order | None = None,
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, subset_seed, per_class, fraction, where, split)
@@ -58,6 +60,7 @@ class StagedArrays:
             prefetch=prefetch,
             threads=threads,
             augment=augment,
+            order=order,
         )
 
     def __len__(self) -> int:

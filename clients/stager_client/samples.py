@@ -2,6 +2,7 @@
 
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stager.config import WANT_WAIT_S, load_config
+from stager.config import WANT_WAIT_S, Config, load_config
 from stager.control import Service, find_socket
-from stager.dataset import DatasetRecord, datasets_dir
+from stager.dataset import DatasetRecord, datasets_dir, say_recipe_change
 from stager.errors import NoService, ShardCorrupt, StagerError, UsageError, WaitTimeout
 from stager.index import is_failed
 from stager.model import Arrays, Field, Numbers, canonical_json, digest_of
@@ -41,11 +42,13 @@ class StagedSamples:
         self._directory = self._find(datasets_dir(config.cache_dir) / name)
         self._record = DatasetRecord.read(self._directory)
         self._reader: Reader | None = Reader(self._directory, self._record)
+        self._compare(config)
         drawn = draw(self.reader.manifest, subset)
         numbers = drawn.numbers
         if skip_failed:
             numbers = numbers[~is_failed(self.reader.index.words[numbers])]
         self.numbers = numbers
+        self.is_whole = len(numbers) == len(drawn.numbers)  # the service draws the same ones
         self.classes = list(drawn.classes)
         self.class_to_idx = {known: label for label, known in enumerate(self.classes)}
         label_of = np.zeros(len(self.reader.manifest.classes), dtype=np.int64)
@@ -85,7 +88,8 @@ class StagedSamples:
             }
 
         reasons = self.visit(positions, take, NEVER)
-        self.session.count(len(positions), reasons, time.monotonic() - began if reasons else 0.0)
+        waited_s = time.monotonic() - began if reasons else 0.0
+        self.session.count(len(positions), reasons, waited_s, self.numbers[np.asarray(positions, np.int64)])
         return [found[at] for at in range(len(positions))]
 
     def fill(self, positions: Positions, fields: Arrays, stopped: threading.Event) -> Reasons:
@@ -181,6 +185,17 @@ class StagedSamples:
         except UsageError:
             self._scan()
             return Path(self._service.get(f"/datasets/{self.name}")["directory"])
+
+    def _compare(self, config: Config) -> None:
+        """Say if what is staged is not what the config asks for: nothing is staged anew in silence."""
+        asked = config.datasets.get(self.name)
+        changed = say_recipe_change(self._record.spec, asked) if asked else ""
+        if changed:
+            warnings.warn(
+                f"{self.name} is staged with another recipe than {config.path} has ({changed}):"
+                f" you read what is staged; to stage it anew: stager prefetch {self.name}",
+                stacklevel=4,
+            )
 
     def _scan(self) -> None:
         """Have the service look at a data set of its config for the first time."""

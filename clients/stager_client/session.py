@@ -7,12 +7,16 @@ import uuid
 from contextlib import suppress
 from multiprocessing import util
 
+import numpy as np
+
 from stager.config import REPORT_EVERY_S
 from stager.control import Service
 from stager.errors import StagerError
+from stager.model import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0
 ORDER_TIMEOUT_S = 10.0
+READS_HELD = 1000  # batches
 
 
 class Session:
@@ -59,10 +63,21 @@ class Session:
         self._requests = self._sent = 0
         self._position = None
         self._wait_s = 0.0
+        self._computed_s = 0.0
         self._reasons: dict[str, int] = {}
+        self._reads: list[Numbers] = []
 
-    def count(self, requests: int, reasons: dict[str, int], wait_s: float) -> None:
-        """Note that so many samples were read; `reasons` has a count for each that had to be waited for."""
+    def add_computed(self, seconds: float) -> None:
+        """The reader computed for so long between two batches."""
+        self._computed_s += seconds
+
+    def count(
+        self, requests: int, reasons: dict[str, int], wait_s: float, samples: Numbers | None = None
+    ) -> None:
+        """Note that so many samples were read; `reasons` has a count for each that had to be waited for.
+
+        `samples`: which ones, if they are in no order that we told.
+        """
         if self._pid != os.getpid():
             self._begin()
         with self._lock:
@@ -70,6 +85,10 @@ class Session:
             self._wait_s += wait_s
             for reason, many in reasons.items():
                 self._reasons[reason] = self._reasons.get(reason, 0) + many
+            if samples is not None:
+                self._reads.append(samples)
+                if len(self._reads) > READS_HELD:  # nobody takes them: the service is away
+                    del self._reads[0]
         _report_soon(self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -84,6 +103,7 @@ class Session:
         with self._sending:
             with self._lock:
                 requests, wait_s, reasons = self._requests, self._wait_s, dict(self._reasons)
+                reads, self._reads = self._reads, []
             position = self._position
             if requests == self._sent and position is None:
                 return
@@ -94,6 +114,7 @@ class Session:
                 "misses": misses,
                 "wait_s": wait_s,
                 "reasons": reasons,
+                "computed_s": self._computed_s,
             }
             body = {
                 "dataset": self.dataset,
@@ -102,6 +123,7 @@ class Session:
                 "length": self.length,
                 "epoch": self.epoch,
                 "position": position,
+                "reads": pack_numbers(np.concatenate(reads)) if reads else "",
                 "totals": totals,
             }
             try:

@@ -10,7 +10,7 @@ from stager.errors import UsageError
 from stager.model import Arrays
 from stager.subset import Subset
 from stager_client.augment import Augment
-from stager_client.loader import THREADS, BatchLoader
+from stager_client.loader import THREADS, BatchLoader, Order
 from stager_client.samples import StagedSamples
 
 Sample = tuple[Any, Any]
@@ -90,6 +90,7 @@ class StagedLoader:
 
     Images are uint8 NCHW views of NHWC memory (channels_last), labels int64. The order is a function of
     (seed, epoch, rank, world size); rank and world size are torch.distributed's when it is initialised.
+    `order`, a function of the epoch, gives the positions to read instead: weighted, repeated, a fold.
     `augment` changes each image on its way into the batch, the same way on every run with this seed;
     `transform` gets the whole batch, on the device: Normalise, or any callable.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
@@ -109,6 +110,7 @@ class StagedLoader:
         rank: int | None = None,
         world_size: int | None = None,
         augment: Sequence[Augment] = (),
+        order: Order | None = None,
     ) -> None:
         here = torch.distributed.is_available() and torch.distributed.is_initialized()
         self.loader = BatchLoader(
@@ -126,6 +128,7 @@ class StagedLoader:
             prefetch=prefetch,
             threads=threads,
             augment=augment,
+            order=order,
         )
         self._device = torch.device(device) if device is not None else None
         self._transform = transform

@@ -11,7 +11,7 @@ from fastapi import Body, FastAPI, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 
 from stager import __version__
@@ -23,6 +23,7 @@ from stager.job import Request as JobRequest
 from stager.job import error_to_json
 from stager.layouts import LAYOUTS
 from stager.meter import MISS_REASONS
+from stager.model import unpack_numbers
 from stager.owner import Owner
 from stager.recipes import check_recipe
 from stager.sessions import Reading
@@ -32,8 +33,15 @@ T = TypeVar("T")
 _STATUS = {UsageError: 400, NoService: 503}
 _ONE_VERSION = "are the service and this program of one version?"
 
+
+def _unpackable(text: str) -> str:
+    unpack_numbers(text)
+    return text
+
+
 Number = Annotated[int, Field(ge=0, lt=2**32)]  # of a sample or a shard
 Count = Annotated[int, Field(ge=0, le=10**15)]
+Packed = Annotated[str, Field(max_length=2**28), AfterValidator(_unpackable)]  # little-endian u32 in base64
 JobId = Annotated[int, InPath(gt=-(2**63), lt=2**63)]
 
 
@@ -88,6 +96,7 @@ class TotalsBody(Strict):
     hits: Count
     misses: Count
     wait_s: float = Field(ge=0, le=1e12)
+    computed_s: float = Field(0.0, ge=0, le=1e12)
     reasons: dict[str, Count]
 
     @model_validator(mode="after")
@@ -106,6 +115,7 @@ class ReportBody(Strict):
     length: int = Field(ge=1, lt=2**32)
     epoch: Number | None
     position: Number | None = Field(None, description="in the order that the session told")
+    reads: Packed = Field("", description="sample numbers, for a session that told no order")
     totals: TotalsBody
 
 
@@ -121,6 +131,9 @@ class OrderBody(Strict):
     drop_last: bool
     length: Number
     start: Number
+    own_orders: list[Packed] = Field(
+        [], max_length=2, description="sample numbers of this epoch and the next, if no seed gives them"
+    )
 
 
 class SampleBody(Strict):
@@ -234,6 +247,10 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
         """Is a sample resident, since when, and if it is not: why not."""
         return await ask(lambda: owner.why(name, body.sample))
 
+    @app.get("/v1/datasets/{name}/reads")
+    async def reads(name: str) -> dict[str, Any]:
+        return await ask(lambda: owner.reads(name))
+
     @app.post("/v1/datasets/{name}/evict")
     async def evict(name: str, subset: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
         return await ask(lambda: owner.evict(name, subset.subset()))
@@ -250,8 +267,9 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
     @app.post("/v1/datasets/{name}/sessions")
     async def read_in_order(name: str, body: OrderBody) -> dict[str, Any]:
         """The order in which a session is going to read: it is staged ahead of it, before all jobs."""
-        told = {key: value for key, value in body.model_dump().items() if key != "subset"}
-        reading = Reading(dataset=name, subset=body.subset.subset(), **told)
+        told = {key: value for key, value in body.model_dump().items() if key not in ("subset", "own_orders")}
+        orders = tuple(unpack_numbers(order) for order in body.own_orders)
+        reading = Reading(dataset=name, subset=body.subset.subset(), own_orders=orders, **told)
         return await ask(lambda: owner.read_in_order(reading))
 
 

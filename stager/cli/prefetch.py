@@ -31,6 +31,7 @@ from stager.cli.target import Target, open_target
 from stager.config import FORMATS, load_config
 from stager.errors import StagerError, UsageError, nearest
 from stager.plan import say_plan, say_seconds
+from stager.ready import say_ready
 
 PLAIN_EVERY_S = 2.0
 DONE_IN_PART = 3
@@ -58,6 +59,13 @@ def prefetch(
     ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave it to the service and return at once.")
+    ] = False,
+    until_ready: Annotated[
+        bool,
+        typer.Option(
+            "--until-ready",
+            help="Return once a training can start and never wait; the service goes on with the rest.",
+        ),
     ] = False,
     shard_format: Annotated[str, typer.Option("--format", help="arrow, lmdb or auto.")] = "",
     resize: Annotated[int | None, typer.Option(help="With a URL: size of the shorter side.")] = None,
@@ -97,30 +105,48 @@ def prefetch(
     access = {name: value for name, value in access.items() if value is not None}
     spec = settings.dataset_of_url(dataset, recipe, access)
     with open_target(settings) as target:
-        if detach and not target.is_service:
+        if (detach or until_ready) and not target.is_service:
+            flag = "--detach" if detach else "--until-ready"
             raise errors.NoService(
-                "--detach needs the service, and none answers", hint="stager serve, or no --detach"
+                f"{flag} needs the service, and none answers", hint=f"stager serve, or no {flag}"
             )
         job = target.prefetch(None if spec else dataset, spec, subset, shard_format, "plan" if plan else "")
         if detach:
             print_json({"job": job["id"]}) if as_json else out.print(f"job {job['id']}: see stager status")
             return
-        code = _follow(target, job, as_json)
+        code = _follow(target, job, as_json, until_ready)
     raise typer.Exit(code)
 
 
-def _follow(target: Target, job: dict[str, Any], as_json: bool) -> int:
-    """Show a job until it ends; return the exit code."""
+def _follow(target: Target, job: dict[str, Any], as_json: bool, until_ready: bool) -> int:
+    """Show a job until it ends, or until a reader can start; return the exit code."""
     try:
         with _Progress() as progress:
             while job["state"] not in ("done", "failed", "cancelled"):
                 job = target.job(job["id"])
                 progress.show(job)
+                if until_ready and job["state"] == "staging" and job["ready"]["in_s"] == 0:
+                    break
     except KeyboardInterrupt:
         job = target.cancel(job["id"])
         err.print(f"\nstopped: {job['staged']:,} samples were staged and stay; run it again to go on")
         return DONE_IN_PART
+    if job["state"] == "staging":
+        return _tell_ready(job, as_json)
     return _tell(job, as_json)
+
+
+def _tell_ready(job: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        names = ("dataset", "classes", "wanted", "staged", "already", "failed", "bytes", "seconds", "format")
+        print_json({**{name: job[name] for name in names}, "job": job["id"], "ready": job["ready"]})
+        return 0
+    out.print(say_ready(job["ready"]), highlight=False, soft_wrap=True)
+    left = job["wanted"] - job["done"]
+    out.print(
+        f"  {left:,} of {job['wanted']:,} samples are still being staged: stager status", highlight=False
+    )
+    return 0
 
 
 def _tell(job: dict[str, Any], as_json: bool) -> int:
@@ -167,6 +193,12 @@ def _tell_people(job: dict[str, Any]) -> None:
         )
 
 
+def say_changed(changed: dict[str, Any]) -> str:
+    """What was staged before and does not count any more."""
+    what = {"recipe_changed": "the recipe has changed", "source_changed": "the source has changed"}
+    return f"{what[changed['reason']]} ({changed['detail']}): {changed['samples']:,} samples are staged anew"
+
+
 class _Progress:
     """A bar on a terminal, a plain line now and then elsewhere. Both on stderr."""
 
@@ -174,6 +206,7 @@ class _Progress:
         self._bar: Progress | None = None
         self._said_at = 0.0
         self._has_plan = False
+        self._paused: str | None = None
 
     def __enter__(self) -> "_Progress":
         if sys.stderr.isatty():
@@ -200,7 +233,18 @@ class _Progress:
     def show(self, job: dict[str, Any]) -> None:
         if job["plan"] and job["state"] == "staging" and not self._has_plan:
             self._has_plan = True
+            if job["changed"]:
+                err.print(say_changed(job["changed"]), highlight=False, soft_wrap=True)
             err.print(say_plan(job["plan"]), highlight=False)
+            err.print(say_ready(job["ready"]), highlight=False, soft_wrap=True)
+        if job["paused"] != self._paused:
+            self._paused = job["paused"]
+            told = (
+                f"paused: {self._paused}; it goes on by itself"
+                if self._paused
+                else "there is room: it goes on"
+            )
+            err.print(told, highlight=False, soft_wrap=True)
         done = job["done"] + job["under_way"]
         speed = f"{job['rate']:,.0f}/s  {say_bytes(job['bytes'])}"
         if self._bar is not None:

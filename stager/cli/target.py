@@ -27,6 +27,7 @@ class Target(Protocol):
     def failures(self, name: str) -> list[dict[str, Any]]: ...
     def classes(self, name: str) -> list[dict[str, Any]]: ...
     def why(self, name: str, sample: str) -> dict[str, Any]: ...
+    def reads(self, name: str) -> dict[str, Any]: ...
     def evict(self, name: str, subset: Subset) -> dict[str, Any]: ...
     def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]: ...
     def prefetch(
@@ -65,6 +66,9 @@ class Remote:
 
     def why(self, name: str, sample: str) -> dict[str, Any]:
         return self._service.post(f"/datasets/{name}/why", {"sample": sample})  # type: ignore[no-any-return]
+
+    def reads(self, name: str) -> dict[str, Any]:
+        return self._service.get(f"/datasets/{name}/reads")  # type: ignore[no-any-return]
 
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._service.post(f"/datasets/{name}/evict", subset.to_json())  # type: ignore[no-any-return]
@@ -145,6 +149,9 @@ class Local:
 
     def why(self, name: str, sample: str) -> dict[str, Any]:
         return self._owner.why(name, sample)
+
+    def reads(self, name: str) -> dict[str, Any]:
+        return self._owner.reads(name)
 
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._owner.evict(name, subset)

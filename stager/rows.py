@@ -1,0 +1,55 @@
+"""The rows of the catalog."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stager.model import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRow:
+    id: int
+    name: str
+    recipe: str
+    manifest: str
+    spec: str
+    scanned_at: float
+    is_current: bool
+    origin_reads: int
+    origin_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    number: int
+    dataset: int
+    format: str
+    bytes: int
+    samples: Numbers
+    is_pinned: bool
+    created_at: float
+    is_asked: bool = False
+
+    @property
+    def dead_rows(self) -> list[int]:
+        """Rows whose sample was evicted, or is not in the manifest any more."""
+        return np.flatnonzero(self.samples < 0).tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRow:
+    dataset: int
+    sample: int
+    key: bytes
+    reason: str
+    detail: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    at: float
+    reason: str
+    detail: str
+    samples: Numbers
