@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stager.cache import Cache, Dataset
-from stager.eviction import swap, waits_for
+from stager.eviction import Course, swap, waits_for
 from stager.index import is_resident, shard_of
 from stager.job import Mask
 from stager.model import Numbers
 from stager.reads import Floats, waits_of
 from stager.sessions import Sessions
+from stager.shards.holes import BLOCK_BYTES
 
 log = logging.getLogger("stager")
 
@@ -33,11 +34,16 @@ class Candidates:
     sizes: Floats
     made_at: float
     positions: dict[str, int]
+    courses: dict[int, list[Course]]  # by data set; what comes in is compared as of the same moment
     given_up: int = 0  # of the first ones
 
 
 class Evictor:
-    """Chooses and evicts single samples. Those that are pinned or that a job wants are no candidates."""
+    """Chooses and evicts single samples.
+
+    Those that are pinned, that a job wants or has staged lately, and rows so small that nothing would come
+    back, are no candidates.
+    """
 
     def __init__(
         self,
@@ -51,9 +57,11 @@ class Evictor:
 
     def make_room(self, dataset: Dataset, samples: Numbers, room_bytes: float) -> Numbers:
         """Those of the samples that are worth keeping; what is needed later than they are is gone then."""
-        waits = self._waits(dataset, samples, skip=True)
-        order = np.argsort(waits, kind="stable")
         here = self._latest()
+        heat = dataset.reads.heat(time.time())[samples]
+        guess = waits_of(heat + 1) * HEAT_MARGIN
+        waits = waits_for(samples, here.courses.get(dataset.id, []), guess, skip=True)
+        order = np.argsort(waits, kind="stable")
         keep, victims = swap(
             room_bytes,
             waits[order],
@@ -95,12 +103,16 @@ class Evictor:
         datasets = list(self._cache.datasets.values()) if self._cache.can_punch else []
         none = np.zeros(0, dtype=np.int64)
         numbers, samples, waits, sizes = [none], [none], [none.astype(float)], [none.astype(float)]
+        courses: dict[int, list[Course]] = {}
         for number, dataset in enumerate(datasets):
             here = np.flatnonzero(self._can_go(dataset))
             numbers.append(np.full(len(here), number))
             samples.append(here)
-            waits.append(self._waits(dataset, here, skip=False))
-            sizes.append(np.full(len(here), self._row_bytes(dataset)))
+            courses[dataset.id] = self._sessions.courses(dataset)
+            guess = waits_of(dataset.reads.heat(time.time())[here])
+            waits.append(waits_for(here, courses[dataset.id], guess, skip=False))
+            # A row begins and ends within a block, and only whole blocks come back.
+            sizes.append(np.full(len(here), max(self._row_bytes(dataset) - BLOCK_BYTES, 0.0)))
         every = np.concatenate(waits)
         order = np.argsort(-every, kind="stable")
         return Candidates(
@@ -111,6 +123,7 @@ class Evictor:
             np.concatenate(sizes)[order],
             time.monotonic(),
             self._sessions.positions(),
+            courses,
         )
 
     def _can_go(self, dataset: Dataset) -> Mask:
@@ -118,9 +131,5 @@ class Evictor:
             return np.zeros(len(dataset.manifest), dtype=np.bool_)
         words = dataset.index.words
         free = np.isin(shard_of(words), self._cache.catalog.evictable(dataset.id))
-        return np.asarray(is_resident(words) & free & ~self._wanted(dataset))
-
-    def _waits(self, dataset: Dataset, samples: Numbers, skip: bool) -> Floats:
-        heat = dataset.reads.heat(time.time())[samples]
-        guess = waits_of(heat + 1) * HEAT_MARGIN if skip else waits_of(heat)
-        return waits_for(samples, self._sessions.courses(dataset), guess, skip)
+        asked = self._wanted(dataset) | dataset.reads.is_asked(time.time())
+        return np.asarray(is_resident(words) & free & ~asked)

@@ -163,7 +163,9 @@ class Jobs:
         """Refuse, before it starts, what cannot fit."""
         assert job.dataset is not None
         if self._tasks.knows_row_bytes(job.dataset) and not job.request.stop_after:
-            need_bytes = int(len(job.queue) * self._tasks.mean_row_bytes(job.dataset))
+            cared_for = self._tasks.in_flight(job.dataset) | self.cache.kept(job.dataset)
+            missing = int((job.waiting & ~cared_for).sum())
+            need_bytes = int(missing * self._tasks.mean_row_bytes(job.dataset))
             if need_bytes > self.cache.budget.room_bytes():
                 raise self.cache.budget.refusal(need_bytes)
 

@@ -186,6 +186,9 @@ class Owner:
         session = self.staging.sessions.register(reading, dataset)
         return {"samples": len(session.order), "missing": session.missing()}
 
+    def heard(self, session: str, position: int) -> dict[str, Any]:
+        return {"knows_order": self.staging.sessions.heard(session, position)}
+
     def report(self, value: Mapping[str, Any]) -> dict[str, Any]:
         dataset = self.dataset(value["dataset"])
         knows_order = True

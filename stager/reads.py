@@ -11,7 +11,7 @@ from stager.model import Numbers
 READS_KEPT: Final = 4_000_000  # of a data set; the oldest are forgotten first
 CHUNK_S: Final = 10.0  # reads that are so near are of one time
 HALF_LIFE_S: Final = 6 * 3600.0  # a read so long ago counts half
-ASKED: Final = 1000.0  # to be staged by a job counts like so many reads: it is there for a reason
+ASKED_S: Final = 6 * 3600.0  # what a job has staged is not given up before: somebody asked for it
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,6 +44,12 @@ class Reads:
         if self._asked_at is None:
             self._asked_at = np.full(self._samples, -np.inf)
         self._asked_at[samples] = at
+
+    def is_asked(self, now: float) -> npt.NDArray[np.bool_]:
+        """Which samples a job has staged lately."""
+        if self._asked_at is None:
+            return np.zeros(self._samples, dtype=np.bool_)
+        return self._asked_at > now - ASKED_S
 
     def forget(self, samples: Numbers) -> None:
         """Somebody wants these gone: they are as if nobody had ever read them."""
@@ -78,8 +84,6 @@ class Reads:
         heat: Floats = np.bincount(
             self.trace(), np.concatenate([np.zeros(0), *weights]), minlength=self._samples
         ).astype(np.float64)
-        if self._asked_at is not None:
-            heat += ASKED * 0.5 ** ((now - self._asked_at) / HALF_LIFE_S)
         return heat
 
 

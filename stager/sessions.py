@@ -116,12 +116,14 @@ class Session:
         return members
 
     def course(self) -> Course:
-        """What is known of the reads to come."""
+        """What is known of the reads to come. Positions are told once a second: until then it goes on."""
         is_uniform = not self.reading.own_orders
         rate = self.rate
         epoch_s = max(len(self.order), 1) / rate
         job = self.reading.job
-        return Course(job, is_uniform, self._uses, self._members, self.position, rate, epoch_s)
+        read_since = int(rate * (time.monotonic() - self.heard_at))
+        position = max(self.position, min(self.position + read_since, self.cursor))
+        return Course(job, is_uniform, self._uses, self._members, position, rate, epoch_s)
 
     def missing(self) -> int:
         """How many samples of the order are neither resident nor failed."""
@@ -145,10 +147,22 @@ class Session:
 
     def look_again(self, samples: Numbers) -> None:
         """These were resident when we looked ahead, and are no more."""
-        places = self.place[samples]
-        unread = places[(places >= self.position) & (places < self.cursor)]
-        if len(unread):
-            self.cursor = int(unread.min())
+        places = self.next_places(samples)
+        if len(places):
+            self.cursor = min(self.cursor, int(places.min()))
+
+    def next_places(self, samples: Numbers) -> Numbers:
+        """Where in the order each of these samples is read next; those that are not are left out."""
+        places, _ = self._uses.after(samples, self.position)
+        return places[places < len(self.order)]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """How many samples a session reads before it comes to some; near NEVER: none does in its epoch."""
+
+    distance: int
+    is_due: bool  # they were staged ahead for it, and it counts on them
 
 
 class Sessions:
@@ -205,17 +219,16 @@ class Sessions:
         for session in self._of(dataset):
             session.look_again(samples)
 
-    def soonest(self, dataset: Dataset, samples: Numbers) -> int | None:
-        """How many samples a session reads before the first of these; NEVER: none. None: no session."""
-        sessions = self._of(dataset)
+    def need(self, dataset: Dataset, samples: Numbers) -> Need | None:
+        """When sessions read these samples in their epoch. None: the data set has no session."""
         here = samples[samples >= 0]
-        if not sessions:
-            return None
-        return min((self._distance(session, here) for session in sessions), default=NEVER)
-
-    def _distance(self, session: Session, samples: Numbers) -> int:
-        ahead = session.place[samples] - session.position
-        return int(min(ahead[ahead >= 0], default=NEVER))
+        nearest, is_due = NEVER, False
+        sessions = self._of(dataset)
+        for session in sessions:
+            place = int(min(session.next_places(here), default=NEVER))
+            nearest = min(nearest, place - session.position)
+            is_due |= place < session.cursor
+        return Need(nearest, is_due) if sessions else None
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

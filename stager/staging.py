@@ -21,7 +21,7 @@ from stager.job import Job, Mask
 from stager.jobs import Jobs
 from stager.model import Numbers
 from stager.rows import ShardRow
-from stager.sessions import Sessions
+from stager.sessions import NEAR_SAMPLES, Sessions
 from stager.tasks import SHARD_OVERHEAD_BYTES, Outcome, Piece, Task, Tasks
 from stager.transients import Transients
 from stager.wants import Wants
@@ -149,8 +149,9 @@ class Staging:
             self._build(piece)
             return True
         for session in self.sessions.by_need():
-            dataset, largest = session.dataset, tasks.shard_samples_max(session.dataset)
-            if not tasks.samples_that_fit(dataset, 1):
+            dataset = session.dataset
+            largest = tasks.samples_that_fit(dataset, tasks.shard_samples_max(dataset))
+            if largest < NEAR_SAMPLES and largest < session.missing():  # memory says how far we may be ahead
                 largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
             samples = session.ahead(tasks.in_flight(dataset), largest) if largest else NONE
             if len(samples):

@@ -11,7 +11,7 @@ from stager.errors import NoSpace
 from stager.eviction import NEVER
 from stager.model import digest_of
 from stager.rows import ShardRow
-from stager.sessions import Sessions
+from stager.sessions import Need, Sessions
 from stager.shards import FORMATS
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108
@@ -43,21 +43,23 @@ class Transients:
     def take(self, size_bytes: int) -> None:
         """Reserve memory for a shard; what is needed latest makes room for it."""
         while self._shards and self.used_bytes + size_bytes > self._limit_bytes:
-            self._drop(max(self._shards, key=lambda number: self._need(self._shards[number])))
+            self._drop(max(self._shards.values(), key=self._lateness))
         self._reserved_bytes += size_bytes
 
     def samples_ahead(self, sample_bytes: int) -> int:
         """How many samples may be staged ahead: half of the memory is left to readers that wait."""
-        half = self._limit_bytes // 2
-        soon = [
-            shard.row.bytes for shard in self._shards.values() if self._need(shard) < half // sample_bytes
+        ahead = [
+            shard.row.bytes for shard in self._shards.values() if (need := self._need(shard)) and need.is_due
         ]
-        return max(0, half - self._reserved_bytes - sum(soon)) // sample_bytes
+        return max(0, self._limit_bytes // 2 - self._reserved_bytes - sum(ahead)) // sample_bytes
 
-    def _need(self, shard: Transient) -> int:
-        """How many samples its reader reads before it."""
-        distance = self._sessions.soonest(shard.dataset, shard.row.samples)
-        return NEVER - shard.row.number if distance is None else distance
+    def _need(self, shard: Transient) -> Need | None:
+        return self._sessions.need(shard.dataset, shard.row.samples)
+
+    def _lateness(self, shard: Transient) -> tuple[bool, int]:
+        """The largest goes first. Without sessions that is the oldest."""
+        need = self._need(shard)
+        return (True, NEVER - shard.row.number) if need is None else (not need.is_due, need.distance)
 
     def settle(self, size_bytes: int) -> None:
         """Give a reservation back."""
@@ -81,21 +83,22 @@ class Transients:
 
     def drop_passed(self) -> None:
         """Drop what every session has read. Without sessions, the oldest make room when it is needed."""
-        for number, shard in list(self._shards.items()):
-            if self._need(shard) == NEVER:
-                self._drop(number)
+        for shard in list(self._shards.values()):
+            need = self._need(shard)
+            if need is not None and need.distance > len(shard.dataset.manifest):
+                self._drop(shard)
 
     def links(self) -> set[Path]:
         return {self._cache.path_of(shard.dataset, shard.row) for shard in self._shards.values()}
 
     def close(self) -> None:
-        for number in list(self._shards):
-            self._drop(number)
+        for shard in list(self._shards.values()):
+            self._drop(shard)
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _drop(self, number: int) -> None:
-        shard = self._shards.pop(number)
-        self._cache.in_memory.discard(number)
+    def _drop(self, shard: Transient) -> None:
+        del self._shards[shard.row.number]
+        self._cache.in_memory.discard(shard.row.number)
         self._cache.unpublish(shard.dataset, shard.row)
         self._cache.path_of(shard.dataset, shard.row).unlink(missing_ok=True)
         shard.path.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stager.eviction import NEVER, Course, Uses, swap, waits_for
 from stager.model import Numbers
 from stager.order import epoch_order
-from stager.reads import ASKED, HALF_LIFE_S, Reads, waits_of
+from stager.reads import ASKED_S, HALF_LIFE_S, Reads, waits_of
 from stager.simulation import hits_of_lru, hits_of_next_use
 
 
@@ -67,10 +67,12 @@ def test_without_an_order_it_is_heat_that_counts_and_heat_cools() -> None:
     waits = waits_of(reads.heat(10_000.0))
     assert waits[0] < waits[1] < waits[2] < waits[3] == waits[4] == np.inf
     assert reads.heat(10_011.0 + HALF_LIFE_S)[2] == pytest.approx(0.5, rel=0.01)
-    reads.asked(np.asarray([4]), 20_000.0)
-    assert reads.heat(50_000.0)[4] == pytest.approx(ASKED * 0.5 ** (30_000 / HALF_LIFE_S))
+    reads.asked(np.asarray([3, 4]), 20_000.0)
+    assert np.flatnonzero(reads.is_asked(20_001.0)).tolist() == [3, 4]
+    assert not reads.is_asked(20_001.0 + ASKED_S).any()
     reads.forget(np.asarray([0, 4]))
-    assert reads.heat(50_000.0)[[0, 4]].tolist() == [0.0, 0.0]
+    assert reads.heat(50_000.0)[0] == 0.0
+    assert np.flatnonzero(reads.is_asked(20_001.0)).tolist() == [3]
     assert reads.trace().tolist() == [1] * 10 + [2]
 
 

@@ -125,6 +125,7 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the 
         {"pending", "reasons"},
     ),
     ("POST", "/v1/datasets/{name}/why", {"sample": "0"}, {"index", "key", "resident", "why", "last"}),
+    ("POST", "/v1/sessions", {"session": "nobody", "position": 3}, {"knows_order"}),
     ("GET", "/v1/datasets/{name}/reads", None, {"dataset", "reads", "sample_bytes"}),
     ("POST", "/v1/datasets/{name}/evict", {}, {"dataset", "shards", "samples", "bytes", "pinned"}),
     ("POST", "/v1/datasets/{name}/pin", {"pinned": True}, {"dataset", "shards", "samples", "bytes"}),

@@ -139,6 +139,7 @@ class StagedSamples:
                 "samples": wanted,
                 "corrupt": [numbers[at] for at in corrupt],
                 "wait_s": min(WANT_WAIT_S, left_s),
+                **self.session.where(),
             }
             try:
                 answer = self._service.post(f"/datasets/{self.name}/want", body, timeout_s=left_s + 5)

@@ -3,6 +3,7 @@
 import atexit
 import os
 import threading
+import time
 import uuid
 from contextlib import suppress
 from multiprocessing import util
@@ -15,6 +16,7 @@ from stager.errors import StagerError
 from stager.model import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0
+POSITION_EVERY_S = 0.2
 ORDER_TIMEOUT_S = 10.0
 READS_HELD = 1000  # batches
 
@@ -27,6 +29,7 @@ class Session:
 
     _order: dict[str, object]
     _position: int | None  # in the order we told; None: there is none
+    _told: int | None  # the position that the service knows
 
     def __init__(self, service: Service, dataset: str, length: int) -> None:
         self.service, self.dataset, self.length = service, dataset, length
@@ -54,6 +57,20 @@ class Session:
         """Nothing more will be read in the order we told."""
         self._position = None
 
+    def where(self) -> dict[str, object]:
+        """Who we are and how far, for the service that stages ahead of us."""
+        return {"session": self.id, "position": self._position}
+
+    def tell_position(self) -> None:
+        """Say how far we are: what is behind us can go, what is before us can come."""
+        position = self._position
+        if position is None or position == self._told or self._pid != os.getpid():
+            return
+        self._told = position
+        with suppress(StagerError):
+            if not self.service.post("/sessions", self.where(), REPORT_TIMEOUT_S)["knows_order"]:
+                self._tell_order()  # the service was started anew
+
     def _begin(self) -> None:
         """Start counting in this process."""
         self._pid = os.getpid()
@@ -61,7 +78,7 @@ class Session:
         self._lock = threading.Lock()  # held for a moment only: a slow service must not hold up a reader
         self._sending = threading.Lock()
         self._requests = self._sent = 0
-        self._position = None
+        self._position = self._told = None
         self._wait_s = 0.0
         self._computed_s = 0.0
         self._reasons: dict[str, int] = {}
@@ -164,8 +181,14 @@ def _report_soon(session: Session) -> None:
 
 def _report() -> None:
     tick = threading.Event()
-    while not tick.wait(REPORT_EVERY_S):
-        flush_all()
+    flushed_at = time.monotonic()
+    while not tick.wait(POSITION_EVERY_S):
+        if time.monotonic() - flushed_at >= REPORT_EVERY_S:
+            flushed_at = time.monotonic()
+            flush_all()
+        else:
+            for session in list(_unsent):
+                session.tell_position()
 
 
 def flush_all() -> None:

@@ -89,6 +89,8 @@ class WantBody(Strict):
     samples: list[Number] = Field(max_length=1_000_000)
     corrupt: list[Number] = Field([], max_length=1_000_000)
     wait_s: float = Field(WANT_WAIT_S, ge=0, le=60)
+    session: str = Field("", max_length=100)
+    position: Number | None = Field(None, description="in the order that the session told")
 
 
 class TotalsBody(Strict):
@@ -134,6 +136,11 @@ class OrderBody(Strict):
     own_orders: list[Packed] = Field(
         [], max_length=2, description="sample numbers of this epoch and the next, if no seed gives them"
     )
+
+
+class PositionBody(Strict):
+    session: str = Field(max_length=100)
+    position: Number
 
 
 class SampleBody(Strict):
@@ -239,6 +246,8 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
     @app.post("/v1/datasets/{name}/want")
     async def want(name: str, body: WantBody) -> dict[str, Any]:
         """Stage these samples before all else; answers when they are resident or time is up."""
+        if body.position is not None:
+            await ask(lambda: owner.heard(body.session, body.position or 0))
         answer = await ask(lambda: owner.want(name, body.manifest, body.samples, body.corrupt, body.wait_s))
         return await asyncio.wrap_future(answer)
 
@@ -263,6 +272,11 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
     async def report(body: ReportBody) -> dict[str, Any]:
         """Totals of one reading process; they only grow, so a report may be sent again."""
         return await ask(lambda: owner.report(body.model_dump()))
+
+    @app.post("/v1/sessions")
+    async def heard(body: PositionBody) -> dict[str, Any]:
+        """A session is alive, and this far in its order."""
+        return await ask(lambda: owner.heard(body.session, body.position))
 
     @app.post("/v1/datasets/{name}/sessions")
     async def read_in_order(name: str, body: OrderBody) -> dict[str, Any]:
