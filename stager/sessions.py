@@ -1,7 +1,7 @@
 """What readers will read next: the order of each session, how far it is, and how far we have looked ahead."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from stager.subset import Subset, draw
 SILENT_S: Final = 5.0  # a session that does not report for so long has ended
 RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state
 NEAR_SAMPLES: Final = 64  # shards that are needed at once are small
+NONE: Final = np.zeros(0, dtype=np.int64)
 GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any position yet
 
 
@@ -116,14 +117,18 @@ class Session:
         return members
 
     def course(self) -> Course:
-        """What is known of the reads to come. Positions are told once a second: until then it goes on."""
+        """What is known of the reads to come."""
         is_uniform = not self.reading.own_orders
         rate = self.rate
         epoch_s = max(len(self.order), 1) / rate
         job = self.reading.job
-        read_since = int(rate * (time.monotonic() - self.heard_at))
-        position = max(self.position, min(self.position + read_since, self.cursor))
-        return Course(job, is_uniform, self._uses, self._members, position, rate, epoch_s)
+        return Course(job, is_uniform, self._uses, self._members, self.likely_position, rate, epoch_s)
+
+    def rest(self) -> Course:
+        """The same of a session that is silent: the longer it is, the later it comes back."""
+        silent_s = time.monotonic() - self.heard_at
+        course = self.course()
+        return replace(course, is_uniform=True, uses=Uses(NONE), epoch_s=course.epoch_s + silent_s)
 
     def missing(self) -> int:
         """How many samples of the order are neither resident nor failed."""
@@ -147,14 +152,20 @@ class Session:
 
     def look_again(self, samples: Numbers) -> None:
         """These were resident when we looked ahead, and are no more."""
-        places = self.next_places(samples)
+        places = self.next_places(samples, self.likely_position)
         if len(places):
             self.cursor = min(self.cursor, int(places.min()))
 
-    def next_places(self, samples: Numbers) -> Numbers:
-        """Where in the order each of these samples is read next; those that are not are left out."""
-        places, _ = self._uses.after(samples, self.position)
+    def next_places(self, samples: Numbers, position: int) -> Numbers:
+        """Where in the order each of these is read next, from a position on, if it is."""
+        places, _ = self._uses.after(samples, position)
         return places[places < len(self.order)]
+
+    @property
+    def likely_position(self) -> int:
+        """Positions are told now and then: meanwhile it goes on, but not past what is staged."""
+        read_since = int(self.rate * (time.monotonic() - self.heard_at))
+        return max(self.position, min(self.position + read_since, self.cursor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +216,8 @@ class Sessions:
 
     def courses(self, dataset: Dataset) -> list[Course]:
         """What is known of the reads to come, also of sessions that rest."""
-        resting = [session for session in self._resting.values() if session.dataset is dataset]
-        return [session.course() for session in (*self._of(dataset), *resting)]
+        resting = [session.rest() for session in self._resting.values() if session.dataset is dataset]
+        return [*(session.course() for session in self._of(dataset)), *resting]
 
     def positions(self) -> dict[str, int]:
         return {name: session.position for name, session in self._open.items()}
@@ -225,7 +236,7 @@ class Sessions:
         nearest, is_due = NEVER, False
         sessions = self._of(dataset)
         for session in sessions:
-            place = int(min(session.next_places(here), default=NEVER))
+            place = int(min(session.next_places(here, session.position), default=NEVER))
             nearest = min(nearest, place - session.position)
             is_due |= place < session.cursor
         return Need(nearest, is_due) if sessions else None
