@@ -1,6 +1,7 @@
 """StagedLoader: the known order, exact resume on any number of ranks, buffers that are never torn away."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -255,13 +256,27 @@ def test_arguments_that_make_no_sense_are_refused(data: StagedDataset, wrong: di
         StagedLoader(data, **{"batch_size": 4, **wrong})  # type: ignore[arg-type]
 
 
-def test_the_loader_knows_how_long_the_loop_waited_and_computed(data: StagedDataset) -> None:
-    loader = StagedLoader(data, 10)
-    labels_of(loader)
+def test_waiting_computing_and_the_transform_are_told_apart(place: Place) -> None:
+    """A sleep is never too short, and together they are no more than the time there was."""
+    data = StagedDataset("data")
+
+    def slow(images: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return images
+
+    loader = StagedLoader(data, 10, transform=slow)
+    began = time.perf_counter()
+    for number, _ in enumerate(loader):
+        time.sleep(0.05)
+        if number == 3:
+            break  # what it computed on the last one counts, too
+    passed = time.perf_counter() - began
     stats = loader.stats()
-    assert stats["batches"] == 6
-    assert stats["waited_s"] > 0
-    assert stats["computed_s"] > 0
+    assert stats["batches"] == 4
+    assert stats["transformed_s"] >= 4 * 0.02
+    assert stats["waited_s"] >= stats["transformed_s"]
+    assert stats["computed_s"] >= 4 * 0.05
+    assert stats["waited_s"] + stats["computed_s"] <= passed
 
 
 def test_numpy_has_the_same_samples_in_the_same_order(place: Place, data: StagedDataset) -> None:
