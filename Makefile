@@ -18,7 +18,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow demo bench install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow soak demo bench install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -40,6 +40,9 @@ simd: $(SIMD_STAMP) ## run the tests with pillow-simd instead of Pillow, in .ven
 
 tensorflow: $(TF_STAMP) ## run the tests of the TensorFlow client, in .venv-tf
 	.venv-tf/bin/python -m pytest -q tests/test_tensorflow.py $(ARGS)
+
+soak: $(STAMP) ## 90 epochs of each way to read: memory, descriptors and threads stay flat
+	STAGER_SOAK_EPOCHS=90 .venv/bin/python -m pytest -q tests/test_soak.py $(ARGS)
 
 demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
 	.venv/bin/python examples/demo.py $(ARGS)

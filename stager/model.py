@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ class Field:
         """Bytes of one stored row, or None if rows differ."""
         if self.encoding != "raw" or None in self.shape:
             return None
-        return int(np.prod([side or 0 for side in self.shape])) * np.dtype(self.dtype).itemsize
+        return math.prod(side or 0 for side in self.shape) * np.dtype(self.dtype).itemsize
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Field":

@@ -81,7 +81,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "subprocess": THREADS,
     "tensorflow": ("clients/stager_client/tensorflow.py",),
     "threading": THREADS,
-    "torch": ("stager/recipes/resize.py", "clients/stager_client/torch.py"),
+    "torch": ("stager/recipes/resize.py", *(f"{CLIENTS}{name}.py" for name in ("torch", "augment_torch"))),
     "typer": (CLI,),
     "uvicorn": (SERVICE,),
 }
@@ -217,7 +217,7 @@ def test_one_version_is_everywhere() -> None:
 
 @pytest.mark.parametrize("module", [module_of(path) for path in OUR_FILES if "stager_client" in path.parts])
 def test_a_reader_imports_little(module: str) -> None:
-    framework = module.removeprefix("stager_client.")  # stager_client.torch has torch
+    framework = module.rsplit(".", 1)[-1].removeprefix("augment_")  # stager_client.torch has torch
     if framework == "tensorflow":
         pytest.skip("TensorFlow brings rich and PIL along; test_tensorflow.py looks at the rest")
     code = f"import {module}, sys; print(*{{name.split('.')[0] for name in sys.modules}})"

@@ -1,6 +1,7 @@
 """StagedLoader: the known order, exact resume on any number of ranks, buffers that are never torn away."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from making import image_folder
 from running import Place
+from sets import flip_a_bit, shard_files
 from stager.errors import UsageError
 from stager.order import epoch_order
 from stager_client.buffers import BufferPool
@@ -29,7 +31,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         f'[datasets.uneven]\nsource = "{root}/source"\nrecipe = {{resize = 24, crop = 0}}\n'
         f'[datasets.jpeg]\nsource = "{root}/source"\nrecipe = {{resize = 24, crop = 16, encode = "jpeg"}}\n'
     )
+    for name in ("partly", "rotten"):
+        tables += f'[datasets.{name}]\nsource = "{root}/source"\nrecipe = {{resize = 24, crop = 16}}\n'
     place = Place(root).configure(tables)
+    assert place.run("prefetch", "partly", "--classes", "class000").returncode == 0
     for name in ("data", "uneven", "jpeg"):
         assert place.run("prefetch", name, "--format", "lmdb" if name == "jpeg" else "arrow").returncode == 0
     with pytest.MonkeyPatch.context() as patch:
@@ -72,6 +77,28 @@ def test_batches_have_the_pixels_and_labels_of_the_data_set_in_the_known_order(
             assert int(label) == target
             at += 1
     assert at == SAMPLES
+
+
+@pytest.mark.parametrize("name", ["data", "jpeg"])
+def test_a_batch_is_right_at_the_first_touch_and_afterwards(place: Place, name: str) -> None:
+    samples = StagedDataset(name).samples
+    numbers = samples.numbers[::-1]
+    right = np.stack([arrays["image"] for arrays in StagedDataset(name).samples.read(range(SAMPLES))])
+    for _ in range(2):  # with checksums, and without
+        rows = np.zeros((SAMPLES, 16, 16, 3), np.uint8)
+        assert samples.reader.fill(numbers, {"image": rows}) == ([], [])
+        assert np.array_equal(rows, right[::-1])
+
+
+def test_a_row_that_is_damaged_is_left_out_of_the_batch(place: Place) -> None:
+    assert place.run("prefetch", "rotten", "--format", "arrow").returncode == 0
+    flip_a_bit(shard_files(place, "rotten")[0])
+    samples = StagedDataset("rotten").samples
+    for _ in range(2):
+        rows = np.zeros((SAMPLES, 16, 16, 3), np.uint8)
+        missing, (damaged,) = samples.reader.fill(samples.numbers, {"image": rows})
+        assert missing == []
+        assert np.flatnonzero(~rows.any(axis=(1, 2, 3))).tolist() == [damaged]
 
 
 def test_the_next_epoch_has_another_order_and_a_named_epoch_its_own(data: StagedDataset) -> None:
@@ -161,6 +188,37 @@ def test_a_loop_that_breaks_starts_the_epoch_anew_and_leaves_no_thread(data: Sta
     assert threading.active_count() <= before + 1  # the reporter
 
 
+def test_the_last_batch_ends_its_epoch_even_if_nobody_asks_for_one_more(data: StagedDataset) -> None:
+    """Keras counts batches. A state that is saved then is the beginning of the next epoch."""
+    loader = StagedLoader(data, 25, shuffle=True, seed=2)
+    run = iter(loader)
+    for _ in range(len(loader)):
+        next(run)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+    assert positions_of(loader) == epoch_order(SAMPLES, 2, 1).tolist()
+
+
+def test_a_rest_that_is_dropped_ends_its_epoch(data: StagedDataset) -> None:
+    loader = StagedLoader(data, 40, drop_last=True)
+    loader.load_state_dict({**loader.state_dict(), "position": 40})
+    assert positions_of(loader) == []
+    assert len(positions_of(loader)) == 40
+
+
+LEAVING = """
+from stager_client.torch import StagedDataset, StagedLoader
+batches = iter(StagedLoader(StagedDataset("partly", timeout_s=600), 5))
+next(batches)
+print("read", flush=True)
+"""
+
+
+def test_a_process_may_end_while_samples_are_waited_for(place: Place) -> None:
+    """There is no service, so they never come."""
+    done = place.python(LEAVING)
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+
+
 def test_batches_that_are_kept_stay_what_they_were(data: StagedDataset) -> None:
     kept = [images for images, _ in StagedLoader(data, 6)]
     for number, image in enumerate(torch.cat(kept)):
@@ -198,13 +256,27 @@ def test_arguments_that_make_no_sense_are_refused(data: StagedDataset, wrong: di
         StagedLoader(data, **{"batch_size": 4, **wrong})  # type: ignore[arg-type]
 
 
-def test_the_loader_knows_how_long_the_loop_waited_and_computed(data: StagedDataset) -> None:
-    loader = StagedLoader(data, 10)
-    labels_of(loader)
+def test_waiting_computing_and_the_transform_are_told_apart(place: Place) -> None:
+    """A sleep is never too short, and together they are no more than the time there was."""
+    data = StagedDataset("data")
+
+    def slow(images: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return images
+
+    loader = StagedLoader(data, 10, transform=slow)
+    began = time.perf_counter()
+    for number, _ in enumerate(loader):
+        time.sleep(0.05)
+        if number == 3:
+            break  # what it computed on the last one counts, too
+    passed = time.perf_counter() - began
     stats = loader.stats()
-    assert stats["batches"] == 6
-    assert stats["waited_s"] > 0
-    assert stats["computed_s"] > 0
+    assert stats["batches"] == 4
+    assert stats["transformed_s"] >= 4 * 0.02
+    assert stats["waited_s"] >= stats["transformed_s"]
+    assert stats["computed_s"] >= 4 * 0.05
+    assert stats["waited_s"] + stats["computed_s"] <= passed
 
 
 def test_numpy_has_the_same_samples_in_the_same_order(place: Place, data: StagedDataset) -> None:

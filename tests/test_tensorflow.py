@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         f"[datasets.data]\n{table}[datasets.counted]\n{table}[datasets.partly]\n{table}"
     )
     assert place.run("prefetch", "data", "--format", "arrow").returncode == 0
-    assert place.run("prefetch", "partly", "--classes", "1").returncode == 0
+    assert place.run("prefetch", "partly", "--classes", "class000").returncode == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGER_CONFIG", str(place.config))
         yield place
@@ -170,6 +170,17 @@ def test_a_resumed_dataset_reads_the_rest_of_the_epoch_and_then_whole_ones(place
     assert len(labels_of(dataset)) == SAMPLES
 
 
+def test_a_state_is_that_of_the_consumer_in_mid_epoch(place: Place) -> None:
+    """TensorFlow would add a `prefetch` of its own, which runs ahead."""
+    arrays = StagedArrays("data", 10, shuffle=True, seed=6)
+    batches = iter(as_dataset(arrays).map(lambda images, labels: (images, labels)))
+    for step in range(1, 4):
+        next(batches)
+        time.sleep(0.05)
+        assert arrays.state_dict()["position"] == 10 * step
+    assert arrays.stats()["batches"] == 3
+
+
 def test_model_fit_learns_and_sees_each_epoch_in_its_own_order(place: Place) -> None:
     arrays = StagedArrays("data", 10, shuffle=True, seed=8)
     seen: list[int] = []
@@ -194,15 +205,48 @@ def test_model_fit_learns_and_sees_each_epoch_in_its_own_order(place: Place) -> 
 
 
 EXITING = """
+import sys, time, types
+import tensorflow as tf
+from stager_client.numpy import StagedArrays
+from stager_client.tensorflow import as_dataset
+
+class Slow(StagedArrays):  # so a thread of TensorFlow's is in Python when the process ends
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch
+            time.sleep(0.5)
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+dataset = as_dataset(Slow("data", 4)).repeat()
+if sys.argv[1] == "prefetch":
+    dataset = dataset.prefetch(2)
+if sys.argv[1] == "distribute":
+    dataset = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).experimental_distribute_dataset(dataset)
+holder = sys.modules["holder"] = types.ModuleType("holder")  # Python takes it apart when it ends
+holder.batches = iter(dataset)
+next(holder.batches)
+del holder, dataset
+print("read", flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["plain", "prefetch", "distribute"])
+def test_a_process_may_end_in_the_middle_of_an_epoch(place: Place, way: str) -> None:
+    done = place.python(EXITING, way)
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+
+
+LEAVING = """
 from stager_client.tensorflow import staged_dataset
-batches = iter(staged_dataset("data", 4).repeat())
+batches = iter(staged_dataset("partly", 4, timeout_s=600).prefetch(4))
 next(batches)
 print("read", flush=True)
 """
 
 
-def test_a_process_may_end_in_the_middle_of_an_epoch(place: Place) -> None:
-    done = place.python(EXITING)
+def test_a_process_may_end_while_samples_are_waited_for(place: Place) -> None:
+    done = place.python(LEAVING)
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
 
 
@@ -232,4 +276,4 @@ def test_a_strategy_cuts_each_batch_up_between_its_devices(place: Place) -> None
 def test_an_error_of_the_loader_says_what_is_wrong(place: Place) -> None:
     dataset = staged_dataset("partly", 4, timeout_s=0.5)
     with pytest.raises(tf.errors.OpError, match=r"WaitTimeout: .* samples of partly"):
-        next(iter(dataset))
+        list(dataset)

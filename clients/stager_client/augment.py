@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import StagerError, UsageError
+from stager.model import digest_of
 from stager.subset import Hashes, mix
 
 Image = npt.NDArray[np.uint8]
@@ -22,8 +23,10 @@ Shape = tuple[int | None, ...]  # height, width, channels; None where samples di
 Size = int | tuple[int, int]  # one side of a square, or height and width
 Span = tuple[float, float]
 Uniforms = Sequence[float]  # numbers in [0, 1)
+Box = tuple[int, int, int, int]  # top, left, height, width
 
 TRIES: Final = 10  # torchvision's: boxes that may stick out of the image before it takes the centre
+ONE_THREAD_PIXELS: Final = 3 << 15  # OpenCV resizes to no more than these in one thread
 DRAWS_SALT: Final = 0x5354_4147_4552_4155  # sets these numbers apart from those of orders and subsets
 ORDERS: Final = tuple(permutations(range(3)))
 GREY: Final = np.asarray([0.2989, 0.587, 0.114])
@@ -72,6 +75,8 @@ class RandomResizedCrop:
             raise UsageError(f"a ratio of {ratio} makes no sense", hint="width by height: (3 / 4, 4 / 3)")
         self.scale, self.ratio = scale, ratio
         self._log_ratio = (math.log(ratio[0]), math.log(ratio[1]))
+        if self.size[0] * self.size[1] > ONE_THREAD_PIXELS:
+            _cv2().setNumThreads(0)  # for the whole process: it has no other way, and our threads are enough
         _cv2()
 
     def shape(self, shape: Shape) -> Shape:
@@ -85,11 +90,11 @@ class RandomResizedCrop:
         part = image[top : top + height, left : left + width]
         _cv2().resize(part, self.size[::-1], dst=out, interpolation=_cv2().INTER_LINEAR)
 
-    def box(self, height: int, width: int, uniforms: Uniforms) -> tuple[int, int, int, int]:
+    def box(self, height: int, width: int, uniforms: Uniforms) -> Box:
         """Top, left, height and width of the part that is taken of an image of this size."""
         for at in range(0, 2 * TRIES, 2):
-            area = height * width * _between(self.scale, uniforms[at])
-            ratio = math.exp(_between(self._log_ratio, uniforms[at + 1]))
+            area = height * width * between(self.scale, uniforms[at])
+            ratio = math.exp(between(self._log_ratio, uniforms[at + 1]))
             wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < wide <= width and 0 < high <= height:
                 top = int(uniforms[-2] * (height - high + 1))
@@ -118,8 +123,12 @@ class CentreCrop:
         return False
 
     def apply(self, image: Image, uniforms: Uniforms, out: Image) -> None:
-        top, left = (round((have - want) / 2) for have, want in zip(image.shape, self.size, strict=False))
-        out[...] = image[top : top + self.size[0], left : left + self.size[1]]
+        top, left, height, width = self.box(image.shape[0], image.shape[1], uniforms)
+        out[...] = image[top : top + height, left : left + width]
+
+    def box(self, height: int, width: int, uniforms: Uniforms) -> Box:
+        """Top, left, height and width of the part that is taken."""
+        return round((height - self.size[0]) / 2), round((width - self.size[1]) / 2), *self.size
 
 
 class RandomCrop:
@@ -140,15 +149,20 @@ class RandomCrop:
         return False
 
     def apply(self, image: Image, uniforms: Uniforms, out: Image) -> None:
-        height, width, high, wide = *image.shape[:2], *self.size
-        top = int(uniforms[0] * (height + 2 * self.padding - high + 1)) - self.padding
-        left = int(uniforms[1] * (width + 2 * self.padding - wide + 1)) - self.padding
+        height, width = image.shape[:2]
+        top, left, high, wide = self.box(height, width, uniforms)
         bottom, right = min(top + high, height), min(left + wide, width)
         part = image[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
         if part.shape != out.shape:
             out.fill(0)
             out = out[max(-top, 0) :, max(-left, 0) :][: part.shape[0], : part.shape[1]]
         out[...] = part
+
+    def box(self, height: int, width: int, uniforms: Uniforms) -> Box:
+        """Top, left, height and width of the part that is taken; top and left are negative in the padding."""
+        top = int(uniforms[0] * (height + 2 * self.padding - self.size[0] + 1)) - self.padding
+        left = int(uniforms[1] * (width + 2 * self.padding - self.size[1] + 1)) - self.padding
+        return top, left, *self.size
 
 
 class HorizontalFlip:
@@ -202,7 +216,7 @@ class ColourJitter:
     def apply(self, image: Image, uniforms: Uniforms, out: Image) -> None:
         for which in ORDERS[int(uniforms[0] * len(ORDERS))]:
             if self.spans[which] != (1.0, 1.0):
-                factor = _between(self.spans[which], uniforms[1 + which])
+                factor = between(self.spans[which], uniforms[1 + which])
                 _cv2().transform(image, _weights(which, factor, image), dst=out)
                 image = out
 
@@ -224,6 +238,7 @@ class Chain:
         self._own = [slice(start, end) for start, end in pairwise(bounds)]
         salts = [mix(np.arange(own.draws, dtype=np.uint64), at) for at, own in enumerate(self.augments)]
         self._salts = mix(np.concatenate(salts), DRAWS_SALT)
+        self.digest = digest_of(repr([_settings(augment) for augment in self.augments]).encode())
 
     def uniforms(self, key_hashes: Hashes, seed: int, epoch: int) -> list[list[float]]:
         """The random numbers of some samples in one epoch: a row each."""
@@ -250,7 +265,14 @@ class Chain:
             image = room
 
 
-def _between(span: Span, uniform: float) -> float:
+def _settings(augment: Augment) -> tuple[str, list[tuple[str, object]]]:
+    """What decides what it does: its kind and its public attributes."""
+    public = [(name, value) for name, value in vars(augment).items() if not name.startswith("_")]
+    return type(augment).__name__, sorted(public)
+
+
+def between(span: Span, uniform: float) -> float:
+    """The number at this part of the way from one end of a span to the other."""
     return span[0] + (span[1] - span[0]) * uniform
 
 
@@ -288,12 +310,11 @@ def _weights(which: int, factor: float, image: Image) -> npt.NDArray[np.float64]
 
 @cache
 def _cv2() -> Any:
-    """OpenCV, with none of its own threads: ours are as many as the user wants."""
+    """OpenCV, whose threads are left alone: what it does here is too small for it to use more than one."""
     try:
         import cv2
     except ModuleNotFoundError:
         raise StagerError(
             "augmentation needs OpenCV, which is not installed", hint="pip install 'stager[torch]'"
         ) from None
-    cv2.setNumThreads(0)  # for the whole process
     return cv2

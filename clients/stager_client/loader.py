@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from stager_client.samples import Reasons, StagedSamples
 THREADS: Final = 2
 Order = Callable[[int], Numbers | Sequence[int]]  # the positions that an epoch reads, one by one
 IMAGE: Final = "image"  # the field that is augmented
+Made = TypeVar("Made")
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,19 @@ class Batch:
     labels: npt.NDArray[np.int64]
     positions: Numbers
     missed: Reasons
+    uniforms: list[list[float]]  # of the images that are to be augmented later: a row each
+
+
+class LoaderOptions(TypedDict, total=False):
+    """What StagedLoader and StagedArrays hand on to the BatchLoader."""
+
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    prefetch: int
+    threads: int
+    augment: Sequence[Augment]
+    order: Order | None
 
 
 class BatchLoader:
@@ -46,11 +61,13 @@ class BatchLoader:
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
-        prefetch: int = 3,
+        prefetch: int = 2,
         threads: int = THREADS,
         augment: Sequence[Augment] = (),
         order: Order | None = None,
+        augment_later: bool = False,
     ) -> None:
+        """With `augment_later` the images are as staged, and the caller augments them by their uniforms."""
         if batch_size < 1 or prefetch < 1 or threads < 1:
             raise UsageError("batch_size, prefetch and threads must be at least 1")
         rank_order(np.zeros(0, dtype=np.int64), 0, rank, world_size, drop_last)  # do the ranks make sense?
@@ -61,16 +78,18 @@ class BatchLoader:
         self.epoch = 0
         self._position = 0  # of the epoch, read by all ranks together
         self._resume_at = 0
-        self._chain = Chain(augment, _image_shape(samples)) if augment else None
+        self.chain = Chain(augment, _image_shape(samples)) if augment else None
+        self._augment_later = augment_later
         self.pools = (
-            {IMAGE: BufferPool((batch_size, *self._chain.out_shape), np.uint8)}
-            if self._chain
+            {IMAGE: BufferPool((batch_size, *self.chain.out_shape), np.uint8)}
+            if self.chain and not augment_later
             else {
                 field.name: BufferPool((batch_size, *shape), field.dtype)
                 for field, shape in samples.fixed_fields()
             }
         )
-        self._waited_s = self._computed_s = 0.0
+        self._length = len(samples)  # of the epoch, in positions
+        self._waited_s = self._transformed_s = self._computed_s = 0.0
         self._batches = 0
 
     def __len__(self) -> int:
@@ -94,51 +113,92 @@ class BatchLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a loader was, on any number of ranks."""
-        if state["digest"] != self._digest(int(state["epoch"])):
+        digests = str(state["digest"]), self._digest(int(state["epoch"]))
+        theirs, ours = (digest.partition("-") for digest in digests)
+        if theirs[0] != ours[0]:
             raise UsageError(
                 "the state is of other data: the data set, its subset or shuffle differ",
                 hint="open the same subset of the same scan, with the same shuffle",
+            )
+        if theirs[2] != ours[2]:
+            raise UsageError(
+                "the state is of a run with another augment: the rest of its epoch would have other pixels",
+                hint="give the loader the augment of that run, with the same settings in the same order",
             )
         self.seed, self.epoch = int(state["seed"]), int(state["epoch"])
         self._position = self._resume_at = int(state["position"])
         self.samples.session.set_epoch(self.epoch)
 
     def stats(self) -> dict[str, float]:
-        """How long the consumer waited for batches, and how long it computed in between."""
-        return {"batches": self._batches, "waited_s": self._waited_s, "computed_s": self._computed_s}
+        """How long the loop waited for batches, its own transform included, and how long it computed."""
+        return {
+            "batches": self._batches,
+            "waited_s": self._waited_s,
+            "transformed_s": self._transformed_s,
+            "computed_s": self._computed_s,
+        }
 
     def __iter__(self) -> Iterator[Batch]:
         """The epoch from its beginning, or from where the loaded state was."""
+        return self.run(lambda batch: batch, lambda batch: batch)
+
+    def run(self, make: Callable[[Batch], Made], transform: Callable[[Made], Given]) -> Iterator[Given]:
+        """The same, with what is made of each batch.
+
+        `make` is called ahead of time, in a thread of ours; `transform` in the loop's thread, in order.
+        """
         start, self._resume_at = self._resume_at, 0
         self._position = start
         self._tell_order(start)
         parts = deque(self._parts(start))
         self._length = len(self._order_of(self.epoch))
         seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
-        stopped = threading.Event()
+        if not parts:  # the rest is less than a batch, and dropped
+            self._advance(epoch, is_last=True)
+        stopped = _begin()
         pool = ThreadPoolExecutor(self.threads, "stager-batch")
-        ahead: deque[Future[Batch]] = deque()
+        ahead: deque[Future[tuple[Made, int, Reasons]]] = deque()
+
+        def assemble(positions: Numbers) -> tuple[Made, int, Reasons]:
+            batch = self._assemble(positions, seed, epoch, stopped)
+            return make(batch), len(positions), batch.missed
+
         asked_at = time.perf_counter()
         try:
             while parts or ahead:
                 while parts and len(ahead) < self.prefetch:
-                    ahead.append(pool.submit(self._assemble, parts.popleft(), seed, epoch, stopped))
-                batch = ahead.popleft().result()
+                    ahead.append(pool.submit(assemble, parts.popleft()))
+                made, samples, missed = ahead.popleft().result()
+                if stopped.is_set():
+                    return  # the process ends, and the batch may not be whole
+                had_at = time.perf_counter()
+                given = transform(made)
+                del made
                 given_at = time.perf_counter()
-                self._waited_s += given_at - asked_at
+                self._count(samples, missed, had_at - asked_at)
                 self._batches += 1
-                self._count(batch, given_at - asked_at)
-                self._position = min(self._position + self.batch_size * self.world_size, self._length)
-                yield batch
-                del batch  # or its buffer would not be free for the batch after next
-                asked_at = time.perf_counter()
-                self._computed_s += asked_at - given_at
-                self.samples.session.add_computed(asked_at - given_at)
-            self.epoch, self._position = self.epoch + 1, 0
+                self._waited_s += given_at - asked_at
+                self._transformed_s += given_at - had_at
+                self._advance(epoch, is_last=not (parts or ahead))
+                try:
+                    yield given
+                finally:
+                    del given  # or its buffer would not be free for the batch after next
+                    asked_at = time.perf_counter()
+                    self._compute(asked_at - given_at)
         finally:
             self.samples.session.leave_order()
             stopped.set()
+            _running.discard(stopped)
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _advance(self, epoch: int, is_last: bool) -> None:
+        """Note that a batch is given out. The last of an epoch ends it: Keras does not ask for one more."""
+        if self.epoch != epoch:
+            return  # somebody has said where to go on
+        self._position = min(self._position + self.batch_size * self.world_size, self._length)
+        if is_last:
+            self.epoch, self._position = epoch + 1, 0
 
     def _tell_order(self, start: int) -> None:
         """The order is a function of these: the service works it out for itself."""
@@ -182,33 +242,96 @@ class BatchLoader:
 
     def _assemble(self, positions: Numbers, seed: int, epoch: int, stopped: threading.Event) -> Batch:
         fields = {name: pool.take()[: len(positions)] for name, pool in self.pools.items()}
-        if self._chain:
-            missed = self._augment(self._chain, positions, seed, epoch, fields[IMAGE], stopped)
+        uniforms: list[list[float]] = []
+        if self.chain:
+            key_hashes = self.samples.reader.manifest.key_hashes[self.samples.numbers[positions]]
+            uniforms = self.chain.uniforms(key_hashes, seed, epoch)
+        if self.chain and not self._augment_later:
+            missed = self._augment(self.chain, positions, uniforms, fields[IMAGE], stopped)
         else:
             missed = self.samples.fill(positions, fields, stopped)
-        return Batch(fields, self.samples.labels[positions], positions, missed)
+        return Batch(fields, self.samples.labels[positions], positions, missed, uniforms)
 
     def _augment(
-        self, chain: Chain, positions: Numbers, seed: int, epoch: int, rows: Image, stopped: threading.Event
+        self,
+        chain: Chain,
+        positions: Numbers,
+        uniforms: list[list[float]],
+        rows: Image,
+        stopped: threading.Event,
     ) -> Reasons:
         """Fill the rows with images that are augmented on their way from the shard."""
-        key_hashes = self.samples.reader.manifest.key_hashes[self.samples.numbers[positions]]
-        uniforms = chain.uniforms(key_hashes, seed, epoch)
 
         def take(at: int, arrays: Arrays) -> None:
             chain.apply(arrays[IMAGE], uniforms[at], rows[at])
 
         return self.samples.visit(positions, take, stopped)
 
-    def _count(self, batch: Batch, waited_s: float) -> None:
+    def _count(self, samples: int, missed: Reasons, waited_s: float) -> None:
         """Threads wait ahead of the loop; what counts is what the loop waited."""
         session = self.samples.session
-        session.advance(len(batch.positions))
-        session.count(len(batch.positions), batch.missed, waited_s if batch.missed else 0.0)
+        session.advance(samples)
+        session.count(samples, missed, waited_s if missed else 0.0)
+
+    def _compute(self, seconds: float) -> None:
+        """The loop had a batch for so long before it asked for the next, or went away."""
+        self._computed_s += seconds
+        self.samples.session.add_computed(seconds)
 
     def _digest(self, epoch: int) -> str:
+        """Of the data and their order, and of the augmentation if there is one."""
         about = canonical_json([self.samples.digest, self.shuffle]).encode()
-        return digest_of(about) if self._own_order is None else digest_of(about, self._order_of(epoch).data)
+        data = digest_of(about) if self._own_order is None else digest_of(about, self._order_of(epoch).data)
+        return f"{data}-{self.chain.digest}" if self.chain else data
+
+
+class Resumable:
+    """What every framework's loader has of the BatchLoader's."""
+
+    loader: BatchLoader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where we are, to go on at this batch later, on any number of ranks."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where that loader was. Raise UsageError if it read other data, or augmented it otherwise."""
+        self.loader.load_state_dict(state)
+
+    def stats(self) -> dict[str, float]:
+        """Batches; how long the loop waited for them, its transform included; how long it computed."""
+        return self.loader.stats()
+
+
+_running: set[threading.Event] = set()  # of iterations: whoever sets one ends it
+_ending = threading.Event()
+
+
+def _begin() -> threading.Event:
+    """What tells the threads of an iteration that nobody waits for them any more."""
+    if _ending.is_set():
+        return _ending
+    stopped = threading.Event()
+    _running.add(stopped)
+    return stopped
+
+
+def _end_all() -> None:
+    """Threads that wait for samples are not to keep a process that ends: that may take minutes."""
+    _ending.set()
+    for stopped in list(_running):
+        stopped.set()
+
+
+# Python joins the threads of pools before it calls what is in atexit: this is the way of concurrent.futures.
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]
 
 
 def _image_shape(samples: StagedSamples) -> tuple[int | None, ...]:

@@ -11,7 +11,7 @@ from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
 from stager.errors import SampleError, ShardCorrupt, ShardError, StagerError
 from stager.index import FORMAT_NAMES, IndexReader, format_of, is_failed, is_resident, row_of, shard_of
 from stager.manifest import Manifest
-from stager.model import Arrays, Field, ShardReader, checksum_of
+from stager.model import Arrays, Field, Numbers, ShardReader, checksum_of
 from stager.shards import FORMATS, open_shard
 
 Missing = list[int]  # places of samples that are not (or no longer) resident
@@ -27,6 +27,7 @@ class Reader:
         path = index_path(directory, record.recipe, record.manifest)
         self.index = IndexReader(path, len(self.manifest), record.manifest, record.recipe)
         self._shards: dict[int, ShardReader] = {}
+        self._blocks: dict[int, list[tuple[str, npt.NDArray[Any]]]] = {}  # rows side by side
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
         self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
@@ -67,6 +68,39 @@ class Reader:
             corrupt = [at for at in corrupt if at not in moved]
         return missing, corrupt
 
+    def fill(self, numbers: Numbers, out: Arrays) -> tuple[Missing, Corrupt]:
+        """Copy each resident sample into its row of the arrays; return the others' places.
+
+        What was found right before, in a block, costs little more than the copy; the rest goes by `visit`.
+        """
+        if self.index.evictions != self._evictions:
+            self._drop_evicted()
+        words = self.index.words[numbers]  # a copy: they change under us
+        known = (words == self._checked[numbers]) & is_resident(words)
+        rest: list[int] = []
+        rows = zip(known.tolist(), shard_of(words).tolist(), row_of(words).tolist(), strict=True)
+        for at, (is_known, shard, row) in enumerate(rows):
+            blocks = self._blocks.get(shard) if is_known else None
+            if blocks is None:
+                rest.append(at)
+                continue
+            for name, block in blocks:
+                out[name][at] = block[row]
+        moved = np.flatnonzero(
+            self.index.words[numbers] != words
+        ).tolist()  # after the copies: see shards/holes
+        if moved:
+            rest = sorted({*rest, *moved})
+        if not rest:
+            return [], []
+
+        def take(at: int, arrays: Arrays) -> None:
+            for name, array in arrays.items():
+                out[name][rest[at]] = array
+
+        missing, corrupt = self.visit(numbers[rest].tolist(), take)
+        return [rest[at] for at in missing], [rest[at] for at in corrupt]
+
     def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:
         if row >= len(shard):
             raise ShardCorrupt(f"a shard of {self.record.spec.name} has no row {row}")
@@ -86,6 +120,9 @@ class Reader:
         if shard is None:
             shard = open_shard(shard_path(self.directory, number, self._suffixes[shard_format]))
             self._shards[number] = shard
+            blocks = [(field.name, shard.block(field.name)) for field in self.record.fields]
+            if self._is_raw and all(block is not None for _, block in blocks):
+                self._blocks[number] = [(name, block) for name, block in blocks if block is not None]
         return shard
 
     def _drop_evicted(self) -> None:
@@ -95,6 +132,7 @@ class Reader:
         here = set(np.unique(shard_of(words[is_resident(words)])).tolist())
         for number in [number for number in self._shards if number not in here]:
             del self._shards[number]
+            self._blocks.pop(number, None)
 
 
 def _decode(field: Field, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -97,12 +97,16 @@ class StagedSamples:
 
         For threads that work ahead: the caller counts. `stopped`: nobody waits any more.
         """
+        numbers = self.numbers[np.asarray(positions, dtype=np.int64)]
+        missing, corrupt = self.reader.fill(numbers, fields)
+        if not missing and not corrupt:
+            return {}
 
         def take(at: int, arrays: Arrays) -> None:
             for name, rows in fields.items():
                 rows[at] = arrays[name]
 
-        return self.visit(positions, take, stopped)
+        return self._wait(numbers.tolist(), missing, corrupt, take, stopped)
 
     def fixed_fields(self) -> list[tuple[Field, tuple[int, ...]]]:
         """The fields and their shapes, which must be known for all samples alike."""

@@ -1,7 +1,7 @@
 """Staged data sets for PyTorch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Unpack
 
 import torch
 from torch.utils.data import Dataset
@@ -9,12 +9,13 @@ from torch.utils.data import Dataset
 from stager.errors import UsageError
 from stager.model import Arrays
 from stager.subset import Subset
-from stager_client.augment import Augment
-from stager_client.loader import THREADS, BatchLoader, Order
+from stager_client.augment_torch import augment_batch, can_augment
+from stager_client.loader import IMAGE, Batch, BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
 
 Sample = tuple[Any, Any]
 Transform = Callable[[torch.Tensor], torch.Tensor]
+Moved = tuple[torch.Tensor, torch.Tensor, list[list[float]]]  # images, labels, and what was drawn for each
 
 
 class StagedDataset(Dataset[Sample]):
@@ -85,14 +86,16 @@ class StagedDataset(Dataset[Sample]):
         return image, label
 
 
-class StagedLoader:
+class StagedLoader(Resumable):
     """Batches of a StagedDataset as (images, labels), put together by threads of this process.
 
     Images are uint8 NCHW views of NHWC memory (channels_last), labels int64. The order is a function of
     (seed, epoch, rank, world size); rank and world size are torch.distributed's when it is initialised.
-    `order`, a function of the epoch, gives the positions to read instead: weighted, repeated, a fold.
-    `augment` changes each image on its way into the batch, the same way on every run with this seed;
-    `transform` gets the whole batch, on the device: Normalise, or any callable.
+    The options: shuffle, seed, drop_last, prefetch, threads. `order`, a function of the epoch,
+    gives the positions to read instead: weighted, repeated, a fold. `augment` changes each image on its way
+    into the batch, the same way on every run with this seed; `transform` gets the whole batch, on the device:
+    Normalise, or any callable. Batches are moved to the device ahead of use, and augmented there if it is not
+    the CPU, unless `augment_on_device` says otherwise.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 
@@ -100,66 +103,45 @@ class StagedLoader:
         self,
         data: StagedDataset,
         batch_size: int,
-        shuffle: bool = False,
-        seed: int = 0,
-        drop_last: bool = False,
         device: str | torch.device | None = None,
         transform: Transform | None = None,
-        prefetch: int = 3,
-        threads: int = THREADS,
         rank: int | None = None,
         world_size: int | None = None,
-        augment: Sequence[Augment] = (),
-        order: Order | None = None,
+        augment_on_device: bool | None = None,
+        **options: Unpack[LoaderOptions],
     ) -> None:
+        self._device = torch.device(device or "cpu")
+        self._transform = transform
+        if augment_on_device is None:
+            augment_on_device = self._device.type != "cpu" and can_augment(options.get("augment", ()))
+        self._augments = options.get("augment", ()) if augment_on_device else ()
         here = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if rank is None:
+            rank = torch.distributed.get_rank() if here else 0
+        if world_size is None:
+            world_size = torch.distributed.get_world_size() if here else 1
         self.loader = BatchLoader(
             data.samples,
             batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            rank=rank if rank is not None else torch.distributed.get_rank() if here else 0,
-            world_size=world_size
-            if world_size is not None
-            else torch.distributed.get_world_size()
-            if here
-            else 1,
-            prefetch=prefetch,
-            threads=threads,
-            augment=augment,
-            order=order,
+            rank=rank,
+            world_size=world_size,
+            augment_later=augment_on_device,
+            **options,
         )
-        self._device = torch.device(device) if device is not None else None
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self.loader)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for batch in self.loader:
-            images = torch.from_numpy(batch.fields["image"]).permute(0, 3, 1, 2)
-            labels = torch.from_numpy(batch.labels)
-            del batch
-            if self._device is not None:
-                images, labels = (tensor.to(self._device, non_blocking=True) for tensor in (images, labels))
-            yield (self._transform(images) if self._transform else images), labels
-            del images
+        return self.loader.run(self._move, self._finish)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
-        self.loader.set_epoch(epoch)
+    def _move(self, batch: Batch) -> Moved:
+        """On a thread of the loader's: where it waits for the device, it holds up nobody."""
+        images = torch.from_numpy(batch.fields[IMAGE]).permute(0, 3, 1, 2).to(self._device)
+        return images, torch.from_numpy(batch.labels).to(self._device), batch.uniforms
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where we are, to go on at this batch later, on any number of ranks."""
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def stats(self) -> dict[str, float]:
-        """How long the loop waited for batches, and how long it computed in between."""
-        return self.loader.stats()
+    def _finish(self, moved: Moved) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels, uniforms = moved
+        if self._augments:
+            images = augment_batch(self._augments, images, uniforms)
+        return (self._transform(images) if self._transform else images), labels
 
 
 class Normalise:
