@@ -5,8 +5,8 @@
     make bench ARGS="--only warm,cold --peers ffcv"  some of it
     make bench-quick                                 two minutes, with the peers that are installed already
 
-It writes bench/RESULTS.md and bench/results.svg, says which targets of bench/targets.toml are missed, and keeps
-environments and images in .bench/. Ctrl-C ends it and all it has started.
+It writes bench/RESULTS.md and bench/results.svg, says which targets of bench/targets.toml are missed, and
+keeps environments and images in .bench/. Ctrl-C ends it and all it has started.
 """
 
 import argparse

@@ -60,10 +60,10 @@ def _bar(row: Row, y: int, scale: float) -> list[str]:
     rate = row.figure() or 0.0
     kind = row.peer if row.peer in ("stager", "limit") else "peer"
     low, high = (NAME_WIDTH + scale * extreme(row.figures["rate"]) for extreme in (min, max))
-    middle = y + BAR / 2
+    middle, width = y + BAR / 2, max(1.0, scale * rate)
     parts = [
         f'<text x="{NAME_WIDTH - 8}" y="{y + 12}" text-anchor="end">{escape(row.who)}</text>',
-        f'<rect class="{kind}" x="{NAME_WIDTH}" y="{y}" width="{max(1.0, scale * rate):.1f}" height="{BAR}" rx="2"/>',
+        f'<rect class="{kind}" x="{NAME_WIDTH}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>',
         f'<text class="value" x="{high + 6:.1f}" y="{y + 12}">{rate:,.0f}</text>',
     ]
     if high - low > 1:

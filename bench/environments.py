@@ -1,7 +1,7 @@
 """The environments of the peers: each has its own in .bench/envs, made once and used again.
 
-torch is 870 MB, so those that need it share one copy: a .pth file in a peer's environment names the packages of the
-environment `torch`. What a peer installs itself comes first on its path.
+torch is 870 MB, so those that need it share one copy: a .pth file in a peer's environment names the packages
+of the environment `torch`. What a peer installs itself comes first on its path.
 """
 
 import json
@@ -102,7 +102,7 @@ def _recipe(peer: Peer) -> str:
 
 
 def _torch_pin() -> str:
-    """torch as constraints.txt has it: a looser pin takes gigabytes of CUDA. The rest is the peer's business."""
+    """torch as constraints.txt has it: a looser pin takes gigabytes of CUDA. The rest is up to the peer."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return next(line for line in lines if line.startswith("torch=="))
 

@@ -163,7 +163,7 @@ class Bench:
     def staged(
         self, data: Data, name: str, recipe: str = ""
     ) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-        """A service with all of `data` staged, and a file of the same pixels: (its variables, the pixels' task)."""
+        """A service with all of `data` staged, and the same pixels in a file: (its variables, the files)."""
         root = self.work / name
         with slow_s3(data.objects()) as s3, running_service(root, s3.endpoint_url, recipe) as service:
             told = service.prefetch()

@@ -24,14 +24,14 @@ TITLES: Final = {
     "budget": "Budget: a cache smaller than the data, one uniform job of five epochs",
 }
 TEXTS: Final = {
-    "prepare": "Images/s on all cores. stager reads from a local S3 server that is not slow; the peers read files. "
-    "The bare loop is stager's own recipe on all cores, from memory, with nothing kept. The peers decode with "
-    "Pillow in two processes, as their own documentation shows.",
+    "prepare": "Images/s on all cores. stager reads from a local S3 server that is not slow, the peers "
+    "read files. The bare loop is stager's own recipe on all cores, from memory, with nothing kept. The peers "
+    "decode with Pillow in two processes, as their own documentation shows.",
     "fetch": "stager's way to S3, with its checks of length, version and MD5, by so many threads.",
-    "cold": "The clock runs from the opening of the data set, the scan included. Raw shards of peers were prepared "
-    "before; `with preparation` counts that time in. Epoch 1 follows in the same process.",
-    "warm": "All peers store the very pixels that stager staged. Peers have the best of their settings; memory is "
-    "what the process and its children have more (PSS) than after the import of everything; "
+    "cold": "The clock runs from the opening of the data set, the scan included. Raw shards of peers were "
+    "prepared before; `with preparation` counts that time in. Epoch 1 follows in the same process.",
+    "warm": "All peers store the very pixels that stager staged, and have the best of their settings. "
+    "Memory is what the process and its children have more (PSS) than after the import of everything; "
     "`anonymous` is without mapped files, whose pages are the page cache's. "
     "The first epoch of stager compares all checksums.",
     "augment": "FFCV stores as many pixels: the same 256 px crops, raw or as JPEG of quality 90.",
@@ -112,9 +112,9 @@ def as_markdown(bench: Bench, verdicts: Sequence[Verdict], command: str) -> str:
         f"{about['cores']} cores of {about['cpu']}, {about['memory_gb']} GB, Linux {about['kernel']}, "
         f"Python {about['python']}; {about['images']}; others used up to {about['other_load_cores']} cores "
         f"meanwhile. {versions}.",
-        "All run in turn, round by round, each in a process of its own. A figure is the median of the rounds, "
-        "with the lowest and the highest in brackets. Absolute figures move from machine to machine: take the "
-        "ratios.",
+        "All run in turn, round by round, each in a process of its own. A figure is the median of the "
+        "rounds, with the lowest and the highest in brackets. Absolute figures move from machine to machine: "
+        "take the ratios.",
         "![samples/s of stager and the peers](results.svg)",
         "## Targets",
         f"{sum(verdict.met for verdict in verdicts)} met, {len(missed)} missed, "

@@ -16,16 +16,17 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 from bench.environments import BENCH, ROOT
-from bench.peers.common import memory_mb
+from bench.peers.common import cpu_s, memory_mb
 from bench.process import end_group, run_group, start_group
 
 START_S: Final = 60.0
 STOP_S: Final = 15.0
+IDLE_S: Final = 0.5
 DELAY_MS, BYTES_PER_S = 30.0, 200e6  # what "slow" means here
 
 
 def environ(**more: str) -> dict[str, str]:
-    """The variables of every run: nothing of the user's settings of AWS and stager, this tree before any other."""
+    """The variables of every run: no settings of the user's for AWS or stager, this tree before any other."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "STAGER_"))}
     paths = os.pathsep.join(str(path) for path in (ROOT, ROOT / "service", ROOT / "clients"))
     work = BENCH / "work"
@@ -136,6 +137,7 @@ def running_service(
     try:
         _wait_until_up(process, short / "sock", root / "service.log")
         service.pid = process.pid
+        _wait_until_idle(process.pid)
         threading.Thread(target=_watch_memory, args=(service, stopped), daemon=True).start()
         yield service
     finally:
@@ -163,6 +165,17 @@ def _wait_until_up(process: "subprocess.Popen[str]", socket: Path, log: Path) ->
         except StagerError:
             time.sleep(0.05)
     raise RuntimeError(f"the service did not start: {log.read_text()[-500:]}")
+
+
+def _wait_until_idle(pid: int) -> None:
+    """A service that has run for a while has its decoders loaded: wait until its processes do nothing."""
+    deadline = time.monotonic() + START_S
+    used = cpu_s(pid)
+    while time.monotonic() < deadline:
+        time.sleep(IDLE_S)
+        before, used = used, cpu_s(pid)
+        if used - before < 0.05 * IDLE_S:
+            return
 
 
 def _watch_memory(service: Service, stopped: threading.Event) -> None:

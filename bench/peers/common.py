@@ -119,7 +119,7 @@ def timed_prepare(prepare: Callable[[Task], None], task: Task) -> Answer:
 
 
 def cold(open_epochs: Callable[[Task], Epoch], task: Task) -> Answer:
-    """Epoch 0 from a source that is slow and nothing is cached, then epoch 1. The clock runs from the opening."""
+    """Epoch 0 from a slow source, with nothing cached, then epoch 1. The clock runs from the opening."""
     began = time.perf_counter()
     epoch = open_epochs(task)
     seen = Seen()
@@ -240,6 +240,16 @@ def memory_mb(root: int = MAIN_PROCESS) -> dict[str, float]:
                 for kind in names.get(name, ()):
                     found[kind] += int(value.split()[0]) / 1024
     return found
+
+
+def cpu_s(root: int) -> float:
+    """CPU seconds of a process and all below it."""
+    ticks = 0
+    for pid in process_tree(root):
+        with suppress(OSError, IndexError):
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(words[11]) + int(words[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def process_tree(root: int) -> list[int]:

@@ -57,7 +57,7 @@ class Samples(litdata.StreamingDataset):
 
 
 def open_epochs(task: Task) -> Epoch:
-    where: dict[str, Any] = {"input_dir": task["path"]}
+    where: dict[str, Any] = {"input_dir": task.get("path")}
     if "remote" in task:
         from litdata.streaming import downloader
 

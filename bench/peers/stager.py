@@ -25,7 +25,8 @@ ROW_BYTES: Final = SIDE * SIDE * 3
 def open_epochs(task: Task) -> Epoch:
     data = StagedDataset("bench")
     augment = [RandomResizedCrop(SIDE), HorizontalFlip()] if task.get("augment") else []
-    loader = StagedLoader(data, BATCH, shuffle=True, threads=task["workers"], augment=augment)
+    batch = task.get("batch", BATCH)
+    loader = StagedLoader(data, batch, shuffle=True, threads=task["workers"], augment=augment)
 
     def epoch() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for images, labels in loader:
@@ -45,7 +46,7 @@ def open_data_loader(task: Task) -> Epoch:
 
 
 def export(task: Task) -> Answer:
-    """Write pixels and labels of all samples, in the manifest's order: the peers' warm data are made of them."""
+    """Write pixels and labels of all samples, in the manifest's order: peers' data are made of them."""
     data = StagedDataset("bench")
     seen = Seen()
     shape = data[0][0].permute(1, 2, 0).shape

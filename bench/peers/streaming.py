@@ -50,9 +50,10 @@ class Samples(StreamingDataset):
 
 def open_epochs(task: Task) -> Epoch:
     clean_stale_shared_memory()
-    where = {"local": task["path"]}
     if "remote" in task:
         where = {"remote": task["remote"], "local": str(Path(task["cache"]) / "mds")}
+    else:
+        where = {"local": task["path"]}
     data = Samples(task["store"], batch_size=BATCH, shuffle=True, num_canonical_nodes=1, **where)
     workers = task["workers"]
     loader = StreamingDataLoader(data, batch_size=BATCH, num_workers=workers, persistent_workers=workers > 0)

@@ -1,4 +1,4 @@
-"""tf.data from raw TFRecords and from its own file cache; and stager's client for TensorFlow, in the same environment."""
+"""tf.data from raw TFRecords and from its own file cache; and stager's client for TensorFlow."""
 
 import os
 import sys
