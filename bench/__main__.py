@@ -14,7 +14,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from bench.data import lay_out
 from bench.environments import BENCH, PEERS, ROOT, Environment, existing, make
 from bench.harness import FULL, QUICK, Bench, fresh_work
 from bench.process import end_all
-from bench.scenarios import SCENARIOS
+from bench.scenarios import SCENARIOS, WEIGHTS
 from bench.targets import verdicts
 
 
@@ -65,7 +65,7 @@ def parse() -> argparse.Namespace:
 class names:
     """A list of known names, with commas; `none` is an empty one."""
 
-    def __init__(self, known: Sequence[str] | dict[str, object]) -> None:
+    def __init__(self, known: Iterable[str]) -> None:
         self.known = list(known)
 
     def __call__(self, text: str) -> list[str]:
@@ -96,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
     bench = Bench(lay_out(BENCH / "data", options.data, most), scale, peers, left_out, began=began)
     for place, name in enumerate(options.only):
         bench.note_load()
-        share = (place + 1) / len(options.only)
+        weights = [WEIGHTS[each] for each in options.only]
+        share = sum(weights[: place + 1]) / sum(weights)
         bench.peers_until = began + 60 * scale.peer_minutes * share
         try:
             SCENARIOS[name](bench)

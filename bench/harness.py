@@ -31,13 +31,14 @@ class Scale:
     cold_samples: int  # also of `prepare`
     augment_samples: int
     budget_samples: int
+    budgets: tuple[int, ...]  # per cent of the data
     gets: int
     seconds_min: float  # of one warm measurement
-    peer_minutes: float  # after so many, no further run of a peer is started
+    peer_minutes: float  # then no further round of a peer is begun; in a quick run, no further peer
 
 
-FULL: Final = Scale(3, 10_000, 4_000, 4_000, 1_000, 6_000, 2.0, 19.0)
-QUICK: Final = Scale(1, 2_000, 1_000, 1_000, 300, 2_000, 0.5, 1.5)
+FULL: Final = Scale(3, 10_000, 4_000, 4_000, 1_000, (10, 25, 50, 75, 90), 6_000, 2.0, 17.0)
+QUICK: Final = Scale(1, 2_000, 800, 800, 256, (25, 75), 2_000, 0.5, 1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class Bench:
     other_load: list[float] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     peers_until: float = 0.0
+    round: int = 0
 
     @property
     def work(self) -> Path:
@@ -105,6 +107,7 @@ class Bench:
 
     def run(self, module: str, python: Path | str, task: Mapping[str, Any], **env: str) -> Answer:
         """Run one task in a process of its own."""
+        task = {**task, "memory": self.round == 0}  # once is enough, and it takes an epoch more
         command = [str(python), "-m", f"bench.peers.{module}", json.dumps(task)]
         done = run_group(command, RUN_S, environ(**env), ROOT, until_answer=True)
         return done.answer()
@@ -118,6 +121,7 @@ class Bench:
         """Run all entries in turn, round by round, so that a slow minute of the machine hits all alike."""
         rows = [Row(scenario, entry.who, entry.peer, entry.setting) for entry in entries]
         for number in range(rounds or self.scale.rounds):
+            self.round = number
             goes_on = _best_settings(rows) if number else set(range(len(rows)))
             for at, (entry, row) in enumerate(zip(entries, rows, strict=True)):
                 if at not in goes_on or row.problem or (entry.rounds and number >= entry.rounds):
@@ -137,7 +141,9 @@ class Bench:
         return best
 
     def _is_late(self, entry: Entry) -> bool:
-        return entry.peer not in ("stager", "limit") and time.monotonic() > self.peers_until
+        may_be_cut = self.scale is QUICK or self.round > 0
+        is_peer = entry.peer not in ("stager", "limit")
+        return is_peer and may_be_cut and time.monotonic() > self.peers_until
 
     def check(self, rows: Sequence[Row], expected: Mapping[str, Any], tolerance: float = 0.0) -> None:
         """Mark those that did not deliver the same samples."""

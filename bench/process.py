@@ -43,7 +43,12 @@ def run_group(
     with tempfile.TemporaryFile("w+") as errors:
         process = start_group(command, env, cwd, errors)
         late = threading.Event()
-        timer = threading.Timer(deadline_s, lambda: (late.set(), end_group(process.pid)))
+
+        def give_up() -> None:
+            late.set()
+            end_group(process.pid)
+
+        timer = threading.Timer(deadline_s, give_up)
         timer.daemon = True
         timer.start()
         lines: list[str] = []

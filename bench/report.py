@@ -25,8 +25,8 @@ TITLES: Final = {
 }
 TEXTS: Final = {
     "prepare": "Images/s on all cores. stager reads from a local S3 server that is not slow, the peers "
-    "read files. The bare loop is stager's own recipe on all cores, from memory, with nothing kept. The peers "
-    "decode with Pillow in two processes, as their own documentation shows.",
+    "read files. The bare loop is stager's own recipe on all cores, from memory, with nothing kept. The "
+    "peers decode with Pillow in two processes, as their own documentation shows.",
     "fetch": "stager's way to S3, with its checks of length, version and MD5, by so many threads.",
     "cold": "The clock runs from the opening of the data set, the scan included. Raw shards of peers were "
     "prepared before; `with preparation` counts that time in. Epoch 1 follows in the same process.",
@@ -35,7 +35,8 @@ TEXTS: Final = {
     "`anonymous` is without mapped files, whose pages are the page cache's. "
     "The first epoch of stager compares all checksums.",
     "augment": "FFCV stores as many pixels: the same 256 px crops, raw or as JPEG of quality 90.",
-    "budget": "GETs as the server counted them. The least possible is (1 - c) N in every epoch after the first.",
+    "budget": "GETs of each epoch, as the server counted them. The least possible after the first epoch is "
+    "(1 - c) N, less what 12 MB of memory hold.",
 }
 COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "prepare": (("rate", "images/s"), ("service_memory_mb", "memory of the service, MB")),

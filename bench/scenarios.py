@@ -14,9 +14,8 @@ TORCH_PEERS: Final = ("streaming", "litdata", "webdataset", "datasets")
 WRITERS: Final = ("ffcv", "litdata", "streaming", "webdataset", "tensorflow")
 COLD_PEERS: Final = ("streaming", "litdata", "webdataset")
 IN_FLIGHT: Final = (64, 128, 256)
-BUDGETS: Final = (10, 25, 50, 75, 90)
 BUDGET_EPOCHS: Final = 5
-BUDGET_MEMORY: Final = "24MB"  # for what does not fit; more would be a cache of its own
+BUDGET_MEMORY: Final = "12MB"  # for what does not fit; more would be a cache of its own
 S3TORCH_WORKERS: Final = 16  # one GET at a time each: with two, it reads 53 samples/s
 RECIPE_256: Final = "resize = 256\ncrop = 256"
 
@@ -145,7 +144,11 @@ def cold_shards(bench: Bench, peer: Environment, store: str, data: Data, task: d
     cache.mkdir()
     with slow_s3(objects, DELAY_MS, BYTES_PER_S) as s3:
         urls = [f"{s3.endpoint_url}/{path}" for path, _, _ in objects if path.endswith(".tar")]
-        more = {"remote": f"s3://{BUCKET}/shards", "urls": urls, "endpoint_url": s3.endpoint_url}
+        more: dict[str, Any] = {
+            "remote": f"s3://{BUCKET}/shards",
+            "urls": urls,
+            "endpoint_url": s3.endpoint_url,
+        }
         more |= {"store": store, "cache": str(cache), "workers": 2}
         env = {"S3_ENDPOINT_URL": s3.endpoint_url, "AWS_ENDPOINT_URL": s3.endpoint_url}
         answer = with_stats(bench.run(peer.peer.module, peer.python, task | more, **env), s3)
@@ -160,8 +163,12 @@ def cold_objects(bench: Bench, peer: Environment, data: Data, task: dict[str, An
     """A GET a sample, in many workers: what a mount gives, too."""
     with slow_s3(data.objects(), DELAY_MS, BYTES_PER_S) as s3:
         keys = [f"{PREFIX}/{item.key}" for item in data.items]
-        more = {"bucket": BUCKET, "keys": keys, "key_labels": [item.label for item in data.items]}
-        more |= {"endpoint_url": s3.endpoint_url, "workers": S3TORCH_WORKERS}
+        more: dict[str, Any] = {
+            "bucket": BUCKET,
+            "keys": keys,
+            "key_labels": [item.label for item in data.items],
+        }
+        more |= {"endpoint_url": s3.endpoint_url, "workers": S3TORCH_WORKERS, "epochs": 1}
         return with_stats(bench.run(peer.peer.module, peer.python, task | more), s3)
 
 
@@ -180,7 +187,7 @@ def with_stats(answer: Answer, s3: SlowS3) -> Answer:
 
 def warm(bench: Bench) -> None:
     data = bench.data.first(bench.scale.warm_samples)
-    timing = {"epochs_min": 2, "seconds_min": bench.scale.seconds_min, "memory": True, "augment": False}
+    timing = {"epochs_min": 1, "seconds_min": bench.scale.seconds_min, "augment": False}
     with bench.staged(data, "warm") as (env, pixels):
         task = bench.task(data, verb="warm", **timing)
         entries = []
@@ -244,7 +251,7 @@ def augment(bench: Bench) -> None:
 
 
 def _augment(bench: Bench, data: Data, store: str, env: dict[str, str], pixels: dict[str, Any]) -> None:
-    timing = {"epochs_min": 2, "seconds_min": bench.scale.seconds_min, "augment": True}
+    timing = {"epochs_min": 1, "seconds_min": bench.scale.seconds_min, "augment": True}
     task = bench.task(data, verb="warm", **timing)
     mine = {**bench.task(data, **timing), "path": pixels["root"], "workers": 2, "env": env}
     entries = [Entry(f"stager, {store}", "stager", partial(bench.ours, "warm", **mine))]
@@ -263,7 +270,7 @@ def _augment(bench: Bench, data: Data, store: str, env: dict[str, str], pixels: 
             expected = {**pixels["seen"]}
             for name in ("pixel_sum", "by_label"):
                 expected[name] = expected[name] * GRID_POINTS_224 // GRID_POINTS_256
-            bench.check([row], expected, 0.02)
+            bench.check([row], expected, 0.02 + len(data) ** -0.5)
 
 
 GRID_POINTS_224: Final = 14 * 14
@@ -275,7 +282,7 @@ GRID_POINTS_256: Final = 16 * 16
 
 def budget(bench: Bench) -> None:
     data = bench.data.first(bench.scale.budget_samples)
-    for percent in BUDGETS:
+    for percent in bench.scale.budgets:
         entry = Entry(f"cache of {percent} %", "stager", partial(epochs_in, bench, data, percent))
         bench.alternate("budget", [entry], rounds=1)
 
@@ -291,7 +298,7 @@ def epochs_in(bench: Bench, data: Data, percent: int) -> Answer:
         running_service(root, s3.endpoint_url, capacity=capacity, memory=BUDGET_MEMORY) as service,
     ):
         config = service.environ()["STAGER_CONFIG"]
-        task = bench.task(data, endpoint_url=s3.endpoint_url, epochs=BUDGET_EPOCHS, workers=2, batch=32)
+        task = bench.task(data, endpoint_url=s3.endpoint_url, epochs=BUDGET_EPOCHS, workers=2, batch=16)
         answer = bench.ours("epochs", **task, env={"STAGER_CONFIG": config})
     shutil.rmtree(root, ignore_errors=True)
     if answer.get("problem"):
@@ -311,3 +318,4 @@ SCENARIOS: Final[dict[str, Callable[[Bench], None]]] = {
     "augment": augment,
     "budget": budget,
 }
+WEIGHTS: Final = {"prepare": 3, "fetch": 1, "cold": 5, "warm": 8, "augment": 3, "budget": 1}  # minutes or so

@@ -128,16 +128,12 @@ def cold(open_epochs: Callable[[Task], Epoch], task: Task) -> Answer:
         first_s = first_s or time.perf_counter() - began
         seen.add(images, labels)
     seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    again = sum(len(touched(images)) for images, _ in epoch())
-    again_s = time.perf_counter() - began
-    return {
-        "rate": seen.samples / seconds,
-        "seconds": seconds,
-        "first_batch_s": first_s,
-        "rate_epoch_1": again / again_s,
-        **seen.told(),
-    }
+    answer = {"rate": seen.samples / seconds, "seconds": seconds, "first_batch_s": first_s, **seen.told()}
+    if task.get("epochs", 2) > 1:
+        began = time.perf_counter()
+        again = sum(len(touched(images)) for images, _ in epoch())
+        answer["rate_epoch_1"] = again / (time.perf_counter() - began)
+    return answer
 
 
 def warm(open_epochs: Callable[[Task], Epoch], task: Task) -> Answer:

@@ -69,7 +69,8 @@ def open_epochs(task: Task) -> Epoch:
             "cache_dir": str(Path(task["cache"]) / "litdata"),
             "storage_options": {"endpoint_url": task["endpoint_url"]},
         }
-    data = Samples(shuffle=True, drop_last=False, **where)
+    # Without batch_decode=False, a shuffled epoch of raw samples is eight times slower.
+    data = Samples(shuffle=True, drop_last=False, batch_decode=False, **where)
     data.store = task["store"]
     workers = task["workers"]
     loader = litdata.StreamingDataLoader(
