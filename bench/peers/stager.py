@@ -15,7 +15,7 @@ import torch
 
 import stager
 from bench.peers.common import BATCH, SIDE, Answer, Epoch, Seen, Task, cold, paths, say, touched, warm
-from stager_client.augment import HorizontalFlip, RandomResizedCrop
+from stager_client.augment import Augment, HorizontalFlip, RandomResizedCrop
 from stager_client.torch import StagedDataset, StagedLoader
 
 CORES: Final = len(os.sched_getaffinity(0))
@@ -24,7 +24,7 @@ ROW_BYTES: Final = SIDE * SIDE * 3
 
 def open_epochs(task: Task) -> Epoch:
     data = StagedDataset("bench")
-    augment = [RandomResizedCrop(SIDE), HorizontalFlip()] if task.get("augment") else []
+    augment: list[Augment] = [RandomResizedCrop(SIDE), HorizontalFlip()] if task.get("augment") else []
     batch = task.get("batch", BATCH)
     loader = StagedLoader(data, batch, shuffle=True, threads=task["workers"], augment=augment)
 
