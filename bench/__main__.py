@@ -10,11 +10,13 @@ keeps environments and images in .bench/. Ctrl-C ends it and all it has started.
 """
 
 import argparse
+import fcntl
 import json
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,13 +34,26 @@ def main() -> int:
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, lambda *_: sys.exit(1))  # so that all that was started is ended
     try:
-        return run(options)
+        with alone():
+            return run(options)
     except KeyboardInterrupt:
         print("\nbench: stopped; nothing of it runs on", file=sys.stderr)
         return 130
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_all()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Two benches at a time would measure each other."""
+    BENCH.mkdir(exist_ok=True)
+    with (BENCH / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("bench: another one runs in this tree\n  try: again when it is done")
+        yield
 
 
 def parse() -> argparse.Namespace:

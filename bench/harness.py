@@ -218,7 +218,7 @@ class Bench:
 
 
 def fresh_work() -> None:
-    """Begin with an empty work folder."""
+    """Begin with an empty work folder: a run that was killed leaves its own behind."""
     shutil.rmtree(BENCH / "work", ignore_errors=True)
     for name in ("tmp", "home"):
         (BENCH / "work" / name).mkdir(parents=True)

@@ -57,7 +57,7 @@ def show(title: str, steps: Steps) -> None:
 
 
 def cost(work: Callable[[Any], object], items: Sequence[Any]) -> float:
-    """CPU microseconds of this thread for each item: the better of two passes, the first of which warms up."""
+    """CPU microseconds of this thread for each item: the better of two passes, after one that warms up."""
     passes = []
     for _ in range(3):
         began = time.thread_time()
