@@ -15,7 +15,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +143,7 @@ def find_peers(options: argparse.Namespace) -> tuple[dict[str, Environment], dic
 
 def finish(bench: Bench, options: argparse.Namespace) -> int:
     judged = verdicts(bench.rows, options.only)
-    command = " ".join(["python -m bench", *(word for word in sys.argv[1:] if not word.startswith("/"))])
+    command = " ".join(["python -m bench", *shown_arguments(sys.argv[1:])])
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "RESULTS.md").write_text(report.as_markdown(bench, judged, command))
     (options.out / "results.svg").write_text(chart.chart(bench.rows))
@@ -156,6 +156,17 @@ def finish(bench: Bench, options: argparse.Namespace) -> int:
     for name, why in bench.left_out.items():
         print(f"bench: {PEERS[name].title}: {why}", file=sys.stderr)
     return 0
+
+
+def shown_arguments(words: Sequence[str]) -> Iterator[str]:
+    """The arguments without the paths of this machine."""
+    rest = iter(words)
+    for word in rest:
+        name, is_joined, _ = word.partition("=")
+        if name in ("--data", "--out") and not is_joined:
+            next(rest, None)
+        if name != "--out":
+            yield f"{name} DIR" if name == "--data" else word
 
 
 if __name__ == "__main__":

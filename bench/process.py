@@ -109,4 +109,5 @@ def end_all() -> None:
 def _last_words(said: str) -> str:
     """The end of what a program said, on one line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return " / ".join(lines[-3:])[-400:] or "it said nothing"
+    words = " / ".join(lines[-3:])[-400:].replace(str(Path.cwd()), ".").replace(tempfile.gettempdir(), "TMP")
+    return words.replace("|", "/") or "it said nothing"

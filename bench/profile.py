@@ -8,7 +8,6 @@ import argparse
 import hashlib
 import os
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -225,4 +224,4 @@ READS: Final[dict[str, tuple[str, Callable[[], Steps]]]] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -57,6 +57,7 @@ COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("first_batch_s", "first batch, s"),
         ("memory_all_mb", "memory, MB"),
         ("memory_anonymous_mb", "anonymous"),
+        ("memory_worker_all_mb", "a worker, MB"),
     ),
     "augment": (("rate", "samples/s"), ("first_batch_s", "first batch, s")),
     "budget": (

@@ -203,6 +203,8 @@ def warm(bench: Bench) -> None:
             mine = {**bench.task(data, **timing), "path": pixels["root"], "workers": workers, "env": env}
             loader = partial(bench.ours, "warm_data_loader", **mine)
             entries.append(Entry("stager in a DataLoader", "stager", loader, f"{workers} workers", rounds=1))
+        memory = partial(bench.ours, "workers_memory", workers=4, env=env)
+        entries.append(Entry("stager in 4 DataLoader workers", "stager", memory, rounds=1))
         for peer in bench.peers(*TORCH_PEERS):
             for workers in (0, 2):
                 entries.append(warm_entry(bench, peer, peer.peer.title, data, task, pixels, workers))

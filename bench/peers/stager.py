@@ -5,8 +5,10 @@ import os
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +16,21 @@ import numpy as np
 import torch
 
 import stager
-from bench.peers.common import BATCH, SIDE, Answer, Epoch, Seen, Task, cold, paths, say, touched, warm
+from bench.peers.common import (
+    BATCH,
+    SIDE,
+    Answer,
+    Epoch,
+    Seen,
+    Task,
+    cold,
+    memory_mb,
+    paths,
+    peak_memory,
+    say,
+    touched,
+    warm,
+)
 from stager_client.augment import Augment, HorizontalFlip, RandomResizedCrop
 from stager_client.torch import StagedDataset, StagedLoader
 
@@ -154,6 +170,35 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+# Memory of DataLoader workers
+
+
+class Zeros(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    """Samples of the same size that cost nothing: what workers take by themselves."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros((3, SIDE, SIDE), dtype=torch.uint8), 0
+
+
+def workers_memory(task: Task) -> Answer:
+    """What each of some DataLoader workers takes more with staged data than with no data at all."""
+    staged = StagedDataset("bench")
+    workers, peaks = task["workers"], []
+    for data in (Zeros(len(staged)), staged):
+        before = memory_mb()
+        loader: Any = torch.utils.data.DataLoader(data, 64, num_workers=workers)
+        peak = peak_memory(partial(deque, loader, 0))
+        peaks.append({kind: peak[kind] - before[kind] for kind in peak})
+    plain, ours = peaks
+    return {f"memory_worker_{kind}_mb": (ours[kind] - plain[kind]) / workers for kind in plain}
+
+
 # A cache that is too small
 
 
@@ -184,6 +229,7 @@ VERBS: Final[dict[str, Callable[[Task], Answer]]] = {
     "warm": lambda task: warm(open_epochs, task),
     "warm_data_loader": lambda task: warm(open_data_loader, task),
     "cold": lambda task: cold(open_epochs, task),
+    "workers_memory": workers_memory,
     "export": export,
     "copy": copy,
     "decode": decode,
