@@ -62,12 +62,12 @@ def fetch(bench: Bench) -> None:
     with slow_s3(data.objects(), DELAY_MS) as s3:
         task = {"endpoint_url": s3.endpoint_url, "gets": bench.scale.gets}
         entries = []
-        for many in IN_FLIGHT:
+        for many in IN_FLIGHT[:2] if bench.is_quick else IN_FLIGHT:
             entries.append(Entry(f"{many} / {DELAY_MS:.0f} ms", "limit", partial(_latency_limit, many)))
             ours = partial(bench.ours, "fetch", **task, in_flight=many)
             entries.append(Entry(f"stager, {many} in flight", "stager", ours))
         slow = {**task, "gets": bench.scale.gets // 3}
-        for many in (32, 64):
+        for many in (32,) if bench.is_quick else (32, 64):
             theirs = partial(bench.ours, "fetch_boto3", **slow, in_flight=many)
             entries.append(Entry("boto3 in threads", "limit", theirs, f"{many} threads"))
         bench.alternate("fetch", entries)
@@ -199,7 +199,7 @@ def warm(bench: Bench) -> None:
             entries.append(Entry(f"stager, {many}", "stager", partial(bench.ours, "warm", **mine)))
             for peer in bench.peers("ffcv"):
                 entries.append(warm_entry(bench, peer, f"FFCV, {many}", data, task, pixels, threads))
-        for workers in (0, 2):
+        for workers in (0,) if bench.is_quick else (0, 2):
             mine = {**bench.task(data, **timing), "path": pixels["root"], "workers": workers, "env": env}
             loader = partial(bench.ours, "warm_data_loader", **mine)
             entries.append(Entry("stager in a DataLoader", "stager", loader, f"{workers} workers", rounds=1))
