@@ -39,7 +39,11 @@ TEXTS: Final = {
     "(1 - c) N, less what 12 MB of memory hold.",
 }
 COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "prepare": (("rate", "images/s"), ("service_memory_mb", "memory of the service, MB")),
+    "prepare": (
+        ("rate", "images/s"),
+        ("cpu_ms", "CPU ms an image"),
+        ("service_memory_mb", "memory of the service, MB"),
+    ),
     "fetch": (
         ("rate", "GET/s"),
         ("gets_per_cpu_s", "GET a CPU-second"),
@@ -50,6 +54,8 @@ COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("rate_with_preparation", "with preparation"),
         ("first_batch_s", "first batch, s"),
         ("rate_epoch_1", "epoch 1"),
+        ("cpu_ms", "CPU ms a sample"),
+        ("gets", "GETs"),
     ),
     "warm": (
         ("rate", "samples/s"),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from bench.data import BUCKET, PREFIX, Data
 from bench.environments import Environment
 from bench.harness import PIXEL_TOLERANCE, Answer, Bench, Entry, Row
+from bench.peers.common import cpu_s
 from bench.servers import BYTES_PER_S, DELAY_MS, SlowS3, running_service, slow_s3
 
 TORCH_PEERS: Final = ("streaming", "litdata", "webdataset", "datasets")
@@ -39,8 +40,10 @@ def stage(bench: Bench, data: Data) -> Answer:
     root = bench.work / "prepare"
     shutil.rmtree(root, ignore_errors=True)
     with slow_s3(data.objects()) as s3, running_service(root, s3.endpoint_url) as service:
+        before = cpu_s(service.pid)
         told = service.prefetch()
-        server_cpu_s = s3.stats()["cpu_s"]
+        used_s = cpu_s(service.pid) - before
+        server_s = s3.stats()["cpu_s"]
     shutil.rmtree(root, ignore_errors=True)
     if told.get("problem") or told["staged"] != len(data):
         return {"problem": f"staged {told}"}
@@ -50,7 +53,8 @@ def stage(bench: Bench, data: Data) -> Answer:
         "seconds": seconds,
         "bytes": told["bytes"],
         "service_memory_mb": service.peak_mb,
-        "server_cpu_s": server_cpu_s,
+        "cpu_ms": 1000 * used_s / len(data),
+        "server_cpu_ms": 1000 * server_s / len(data),
     }
 
 
@@ -127,8 +131,10 @@ def cold_stager(bench: Bench, data: Data) -> Answer:
         running_service(root, s3.endpoint_url) as service,
     ):
         config = service.environ()["STAGER_CONFIG"]
+        before = cpu_s(service.pid)
         answer = bench.ours("cold", **bench.task(data), workers=2, env={"STAGER_CONFIG": config})
         answer = with_stats(answer, s3) | {"service_memory_mb": service.peak_mb}
+        answer["cpu_ms"] = 1000 * (cpu_s(service.pid) - before) / len(data)
     shutil.rmtree(root, ignore_errors=True)
     return answer
 
