@@ -18,7 +18,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow soak demo bench install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow soak demo bench bench-quick install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -47,8 +47,11 @@ soak: $(STAMP) ## 90 epochs of each way to read: memory, descriptors and threads
 demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
 	.venv/bin/python examples/demo.py $(ARGS)
 
-bench: $(STAMP) ## the measurements behind the numbers we state
+bench: $(STAMP) ## stager, its peers and the machine's limits: bench/RESULTS.md, in 20 minutes
 	.venv/bin/python -m bench $(ARGS)
+
+bench-quick: $(STAMP) ## the same in two minutes, with the peers that are installed already
+	.venv/bin/python -m bench --quick --out .bench $(ARGS)
 
 install-systemd: ## unit, user, directories and /etc/stager/stager.toml (as root; DESTDIR=/other/root)
 	install -D -m 644 systemd/stager.service "$(DESTDIR)/etc/systemd/system/stager.service"
@@ -65,7 +68,7 @@ clean: ## remove what was built and measured; the environments stay
 	find bench clients examples service stager tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf .venv .venv-simd .venv-tf
+	rm -rf .venv .venv-simd .venv-tf .bench
 
 $(STAMP):
 	$(call debian,strace systemd)

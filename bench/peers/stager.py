@@ -1,0 +1,244 @@
+"""stager's own runs, and the limits of the machine, in the project's environment."""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+import stager
+from bench.peers.common import (
+    BATCH,
+    SIDE,
+    Answer,
+    Epoch,
+    Seen,
+    Task,
+    cold,
+    memory_mb,
+    paths,
+    peak_memory,
+    say,
+    touched,
+    warm,
+)
+from stager_client.augment import Augment, HorizontalFlip, RandomResizedCrop
+from stager_client.torch import StagedDataset, StagedLoader
+
+CORES: Final = len(os.sched_getaffinity(0))
+ROW_BYTES: Final = SIDE * SIDE * 3
+
+
+def open_epochs(task: Task) -> Epoch:
+    data = StagedDataset("bench")
+    augment: list[Augment] = [RandomResizedCrop(SIDE), HorizontalFlip()] if task.get("augment") else []
+    batch = task.get("batch", BATCH)
+    loader = StagedLoader(data, batch, shuffle=True, threads=task["workers"], augment=augment)
+
+    def epoch() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for images, labels in loader:
+            yield images.permute(0, 2, 3, 1), labels
+            del images
+
+    return epoch
+
+
+def open_data_loader(task: Task) -> Epoch:
+    """The same through a plain DataLoader, as a drop-in for ImageFolder."""
+    workers = task["workers"]
+    loader = torch.utils.data.DataLoader(
+        StagedDataset("bench"), BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
+    return lambda: ((images.permute(0, 2, 3, 1), labels) for images, labels in loader)
+
+
+def export(task: Task) -> Answer:
+    """Write pixels and labels of all samples, in the manifest's order: peers' data are made of them."""
+    data = StagedDataset("bench")
+    seen = Seen()
+    shape = data[0][0].permute(1, 2, 0).shape
+    pixels = np.lib.format.open_memmap(task["pixels"], "w+", np.uint8, (len(data), *shape))
+    labels = np.asarray(data.targets, dtype=np.int64)
+    for at in range(0, len(data), BATCH):
+        part = range(at, min(at + BATCH, len(data)))
+        pixels[at : part.stop] = np.stack([arrays["image"] for arrays in data.samples.read(part)])
+        seen.add(pixels[at : part.stop], labels[at : part.stop])
+    pixels.flush()
+    np.save(task["labels"], labels)
+    return seen.told()
+
+
+# Limits
+
+
+def copy(task: Task) -> Answer:
+    """Rows from memory to memory by so many threads: what reading cannot beat."""
+    threads, count = task["workers"], task["samples"]
+    rows = np.zeros((count, ROW_BYTES), dtype=np.uint8)
+    rows[:] = 1  # so that each row has memory of its own
+    batches = [np.zeros((BATCH, ROW_BYTES), dtype=np.uint8) for _ in range(threads)]
+
+    def copy_batches(thread: int) -> None:
+        for at in range(thread * BATCH, count, threads * BATCH):
+            part = rows[at : at + BATCH]
+            np.copyto(batches[thread][: len(part)], part)
+
+    with ThreadPoolExecutor(threads) as pool:
+
+        def epoch() -> None:
+            list(pool.map(copy_batches, range(threads)))
+
+        epoch()
+        began = time.perf_counter()
+        epochs = 0
+        while epochs < task["epochs_min"] or time.perf_counter() - began < task["seconds_min"]:
+            epoch()
+            epochs += 1
+        return {"rate": count * epochs / (time.perf_counter() - began)}
+
+
+def decode(task: Task) -> Answer:
+    """The recipe on all cores, from memory and with nothing kept: what staging cannot beat."""
+    from stager.recipes import open_recipe
+
+    recipe = open_recipe({"kind": "image"})
+    raws = [memoryview(Path(path).read_bytes()) for path, _ in paths(task)]
+    recipe.prepare(raws[0])
+
+    def prepare(thread: int) -> None:
+        for raw in raws[thread::CORES]:
+            recipe.prepare(raw)
+
+    with ThreadPoolExecutor(CORES) as pool:
+        used_s, began = _cpu_s(), time.perf_counter()
+        list(pool.map(prepare, range(CORES)))
+        seconds, used_s = time.perf_counter() - began, _cpu_s() - used_s
+    return {"rate": len(raws) / seconds, "cpu_ms": 1000 * used_s / len(raws)}
+
+
+# Fetching alone
+
+
+def fetch(task: Task) -> Answer:
+    """GETs by stager's own way to S3, every check included, by so many threads."""
+    from stager.model import SourceSpec
+    from stager.sources import open_source
+
+    source = open_source(SourceSpec("s3://bench/jpeg", endpoint_url=task["endpoint_url"]))
+    return gets(task, source.read, list(source.scan()))
+
+
+def fetch_boto3(task: Task) -> Answer:
+    """GETs by plain boto3 in threads, with nothing checked but what it checks itself."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(max_pool_connections=task["in_flight"], s3={"addressing_style": "path"})
+    client = boto3.client("s3", endpoint_url=task["endpoint_url"], region_name="us-east-1", config=config)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket="bench", Prefix="jpeg/")
+    keys = [item["Key"] for page in pages for item in page["Contents"]]
+    return gets(task, lambda key: client.get_object(Bucket="bench", Key=key)["Body"].read(), keys)
+
+
+def gets(task: Task, get: Callable[[Any], Any], wanted: list[Any]) -> Answer:
+    count, in_flight = task["gets"], task["in_flight"]
+    chosen = [wanted[number % len(wanted)] for number in range(count + in_flight)]
+    with ThreadPoolExecutor(in_flight) as pool:
+        for _ in pool.map(get, chosen[:in_flight]):  # connections are made before the clock starts
+            pass
+        cpu_s, began = _cpu_s(), time.perf_counter()
+        size = sum(pool.map(lambda one: len(get(one)), chosen[in_flight:]))
+        seconds, cpu_s = time.perf_counter() - began, _cpu_s() - cpu_s
+    return {
+        "rate": count / seconds,
+        "mb_per_s": size / seconds / 1e6,
+        "gets_per_cpu_s": count / cpu_s,
+        "cpu_s_per_1000": 1000 * cpu_s / count,
+    }
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+# Memory of DataLoader workers
+
+
+class Zeros(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    """Samples of the same size that cost nothing: what workers take by themselves."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros((3, SIDE, SIDE), dtype=torch.uint8), 0
+
+
+def workers_memory(task: Task) -> Answer:
+    """What each of some DataLoader workers takes more with staged data than with no data at all."""
+    staged = StagedDataset("bench")
+    workers, peaks = task["workers"], []
+    for data in (Zeros(len(staged)), staged):
+        before = memory_mb()
+        loader: Any = torch.utils.data.DataLoader(data, 64, num_workers=workers)
+        peak = peak_memory(partial(deque, loader, 0))
+        peaks.append({kind: peak[kind] - before[kind] for kind in peak})
+    plain, ours = peaks
+    return {f"memory_worker_{kind}_mb": (ours[kind] - plain[kind]) / workers for kind in plain}
+
+
+# A cache that is too small
+
+
+def epochs_of_one_job(task: Task) -> Answer:
+    """Some epochs by StagedLoader; the source's GETs of each, as the server counted them."""
+    from urllib.request import urlopen
+
+    def reads() -> int:
+        with urlopen(task["endpoint_url"] + "/-/stats") as answer:  # noqa: S310
+            return int(json.load(answer)["get"])
+
+    epoch = open_epochs(task)
+    counts: list[int] = []
+    seen = Seen()
+    for number in range(task["epochs"]):
+        before = reads()
+        for images, labels in epoch():
+            if number == task["epochs"] - 1:
+                seen.add(images, labels)
+            else:
+                touched(images)
+        counts.append(reads() - before)
+    return {"reads": counts, **seen.told()}
+
+
+VERBS: Final[dict[str, Callable[[Task], Answer]]] = {
+    "version": lambda task: {"version": getattr(stager, "__version__", "")},
+    "warm": lambda task: warm(open_epochs, task),
+    "warm_data_loader": lambda task: warm(open_data_loader, task),
+    "cold": lambda task: cold(open_epochs, task),
+    "workers_memory": workers_memory,
+    "export": export,
+    "copy": copy,
+    "decode": decode,
+    "fetch": fetch,
+    "fetch_boto3": fetch_boto3,
+    "epochs": epochs_of_one_job,
+}
+
+if __name__ == "__main__":
+    _task = json.loads(sys.argv[1])
+    say(VERBS[_task["verb"]](_task))

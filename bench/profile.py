@@ -1,0 +1,227 @@
+"""Where the time goes on each hot path, step by step: python -m bench.profile [--data DIR]
+
+CPU time of one thread, so that a busy machine does not spoil it; for GETs, of the whole process. The table of
+docs/PERFORMANCE.md comes from here.
+"""
+
+import argparse
+import hashlib
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bench.data import Data, lay_out
+from bench.environments import BENCH
+from bench.harness import fresh_work
+from bench.peers.common import BATCH, SIDE
+from bench.process import end_all
+from bench.servers import environ, running_service, slow_s3
+
+SAMPLES: Final = 512
+Steps = list[tuple[str, float]]  # what, CPU microseconds a sample
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("bench.profile", description=__doc__)
+    parser.add_argument("--data", type=Path, help="a folder of JPEGs; without it, images are made")
+    options = parser.parse_args()
+    fresh_work()
+    os.environ.update(environ())
+    data = lay_out(BENCH / "profile-data", options.data, SAMPLES)
+    try:
+        show("Fetch: one GET", fetch(data))
+        show("Prepare and write: one image", prepare_and_write(data))
+        for name, (recipe, measure) in READS.items():
+            root = BENCH / "work" / "profile"
+            with slow_s3(data.objects()) as s3, running_service(root, s3.endpoint_url, recipe) as service:
+                service.prefetch()
+                os.environ["STAGER_CONFIG"] = str(root / "stager.toml")
+                show(name, measure())
+    finally:
+        end_all()
+
+
+def show(title: str, steps: Steps) -> None:
+    total = sum(cost for _, cost in steps)
+    print(f"\n{title}: {total:,.0f} us of CPU")
+    for name, cost in steps:
+        print(f"  {name:52} {cost:8.1f} us {cost / total:5.0%}")
+
+
+def cost(work: Callable[[Any], object], items: Sequence[Any]) -> float:
+    """CPU microseconds of this thread for each item: the better of two passes, after one that warms up."""
+    passes = []
+    for _ in range(3):
+        began = time.thread_time()
+        for item in items:
+            work(item)
+        passes.append((time.thread_time() - began) / len(items) * 1e6)
+    return min(passes[1:])
+
+
+def cost_once(work: Callable[[Any], object], items: Sequence[Any]) -> list[float]:
+    """CPU microseconds of this thread for each single item."""
+    costs = []
+    for item in items:
+        began = time.thread_time()
+        work(item)
+        costs.append((time.thread_time() - began) * 1e6)
+    return costs
+
+
+# The paths
+
+
+def fetch(data: Data) -> Steps:
+    import obstore
+    from obstore.store import S3Store
+
+    from stager.model import SourceSpec
+    from stager.sources import open_source
+
+    with slow_s3(data.objects()) as s3:
+        spec = SourceSpec("s3://bench/jpeg", endpoint_url=s3.endpoint_url)
+        source = open_source(spec)
+        infos = list(source.scan()) * 8
+        store = S3Store(
+            "bench", endpoint=s3.endpoint_url, region="us-east-1", client_options={"allow_http": True}
+        )
+        whole_user, whole_system = of_process(source.read, infos)
+        bare_user, bare_system = of_process(
+            lambda info: memoryview(obstore.get(store, "jpeg/" + info.key).bytes()), infos
+        )
+        raws = [item.file.read_bytes() for item in data.items]
+        md5 = cost(lambda raw: hashlib.md5(raw, usedforsecurity=False).hexdigest(), raws)
+        rest = whole_user + whole_system - bare_user - bare_system - md5
+        return [
+            ("obstore, in the kernel: the socket", bare_system),
+            ("obstore, in user space: HTTP, signature, threads", bare_user),
+            ("MD5 of the bytes", md5),
+            ("If-Match, length, errors, retry: ours", max(0.0, rest)),
+        ]
+
+
+def of_process(work: Callable[[Any], object], items: Sequence[Any]) -> tuple[float, float]:
+    """User and system CPU microseconds of the whole process for each item, by 16 threads."""
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, items[:64]))
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        for _ in pool.map(work, items):
+            pass
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    return user / len(items) * 1e6, system / len(items) * 1e6
+
+
+def prepare_and_write(data: Data) -> Steps:
+    from stager.model import Row, ShardHeader, checksum_of
+    from stager.recipes import open_recipe
+    from stager.recipes.decode import decode_image
+    from stager.shards import FORMATS
+
+    recipe = open_recipe({"kind": "image"})
+    raws = [memoryview(item.file.read_bytes()) for item in data.items]
+    block = np.zeros((len(raws), SIDE, SIDE, 3), dtype=np.uint8)
+    numbers = range(len(raws))
+
+    def keep(at: int) -> None:
+        block[at] = arrays[at]["image"]
+
+    decode = cost(lambda raw: decode_image(raw, 50_000_000), raws)
+    whole = cost(recipe.prepare, raws)
+    arrays = [recipe.prepare(raw) for raw in raws]
+    copy = cost(keep, numbers)
+    check = cost(lambda at: checksum_of(1, recipe.digest, recipe.fields, {"image": block[at]}), numbers)
+    rows = [Row(item.key, item.etag, {"image": block[at]}, 0) for at, item in enumerate(data.items)]
+    header = ShardHeader("bench", "0" * 32, recipe.digest, recipe.fields)
+    with tempfile.TemporaryDirectory(dir=BENCH / "work") as folder:
+        paths = [Path(folder) / f"{number}.arrow" for number in range(3)]
+        write = min(cost_once(lambda path: FORMATS["arrow"].write(path, header, rows), paths)) / len(rows)
+        with (Path(folder) / "again").open("wb", buffering=0) as file:
+            copy_out = min(cost_once(lambda _: (file.seek(0), file.write(block.data.cast("B"))), paths)[1:])
+    return [
+        ("decode (simplejpeg, strict)", decode),
+        ("resize with antialias, crop", whole - decode),
+        ("copy into the shard's block", copy),
+        ("checksum (xxh3)", check),
+        ("write: the copy into the page cache", copy_out / len(rows)),
+        ("write: new pages for it, and the rest", write - copy_out / len(rows)),
+    ]
+
+
+def warm_read() -> Steps:
+    from stager_client.samples import NEVER
+    from stager_client.torch import StagedDataset
+
+    data = StagedDataset("bench")
+    reader = data.samples.reader
+    order = np.random.default_rng(0).permutation(len(data))
+    batches = [order[at : at + BATCH] for at in range(0, len(order) - BATCH + 1, BATCH)] * 8
+    rows = np.zeros((BATCH, SIDE, SIDE, 3), dtype=np.uint8)
+    source = np.ones((len(order), SIDE, SIDE, 3), dtype=np.uint8)
+
+    def fill(positions: Any) -> None:
+        data.samples.visit(positions, lambda at, arrays: rows.__setitem__(at, arrays["image"]), NEVER)
+
+    def copy(positions: Any) -> None:
+        for at, one in enumerate(positions):
+            np.copyto(rows[at], source[one])
+
+    began = time.thread_time()
+    reader.visit(order.tolist(), lambda at, arrays: None)
+    first = (time.thread_time() - began) / len(order) * 1e6
+    find = cost(lambda part: data.samples.visit(part, lambda at, arrays: None, NEVER), batches) / BATCH
+    whole, bare = cost(fill, batches) / BATCH, cost(copy, batches) / BATCH
+    print(f"\n(the first touch of a sample takes {first - find:.1f} us more: checksum and page faults)")
+    return [
+        ("index, shard, row: finding it", find),
+        ("the copy, at the speed of memory", min(bare, whole - find)),
+        ("the copy, more than that: mapped pages", max(0.0, whole - find - bare)),
+    ]
+
+
+def augmented_read() -> Steps:
+    from stager_client.augment import Chain, HorizontalFlip, RandomResizedCrop
+    from stager_client.samples import NEVER
+    from stager_client.torch import StagedDataset
+
+    data = StagedDataset("bench")
+    crop, flip = RandomResizedCrop(SIDE), HorizontalFlip(1.0)
+    chain = Chain([crop, flip], (256, 256, 3))
+    positions = np.arange(len(data))
+    kept: dict[int, Any] = {}
+    data.samples.visit(positions, lambda at, arrays: kept.__setitem__(at, arrays["image"].copy()), NEVER)
+    parts = [positions] * 3
+    find = cost(lambda part: data.samples.visit(part, lambda at, arrays: None, NEVER), parts) / len(data)
+    hashes = np.arange(BATCH, dtype=np.uint64)
+    draws = cost(lambda epoch: chain.uniforms(hashes, 0, epoch), range(20)) / BATCH
+    uniforms = chain.uniforms(np.arange(len(data), dtype=np.uint64), 0, 0)
+    out = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
+    resize = cost(lambda at: crop.apply(kept[at], uniforms[at][: crop.draws], out), range(len(data)))
+    mirror = cost(lambda at: flip.apply(out, [0.0], out), range(len(data)))
+    return [
+        ("index, shard, row; and decode, if JPEG", find),
+        ("random numbers", draws),
+        ("crop and resize (OpenCV, linear)", resize),
+        ("flip of every second", mirror / 2),
+    ]
+
+
+READS: Final[dict[str, tuple[str, Callable[[], Steps]]]] = {
+    "Warm read: one sample": ("", warm_read),
+    "Augmented read from 256 px raw: one sample": ("resize = 256\ncrop = 256", augmented_read),
+    "Augmented read from 256 px JPEG: one sample": (
+        'resize = 256\ncrop = 256\nencode = "jpeg"',
+        augmented_read,
+    ),
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""RESULTS.md and the JSON of a run."""
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from bench.environments import PEERS, ROOT
+from bench.harness import Bench, Row
+from bench.targets import Verdict
+
+PACKAGES: Final = ("torch", "numpy", "pyarrow", "obstore", "simplejpeg", "pillow", "opencv-python-headless")
+TITLES: Final = {
+    "prepare": "Prepare: JPEGs to 224 px raw",
+    "fetch": "Fetch: GETs at 30 ms a request",
+    "cold": "Cold: epoch 0 from a slow S3 (30 ms a request, 200 MB/s)",
+    "warm": "Warm: staged 224 px crops, shuffled, batches of 256",
+    "augment": "Augment: RandomResizedCrop and flip from 256 px, warm, 2 threads",
+    "budget": "Budget: a cache smaller than the data, one uniform job of five epochs",
+}
+TEXTS: Final = {
+    "prepare": "Images/s on all cores. stager reads from a local S3 server that is not slow, the peers "
+    "read files. The bare loop is stager's own recipe on all cores, from memory, with nothing kept. The "
+    "peers decode with Pillow in two processes, as their own documentation shows.",
+    "fetch": "stager's way to S3, with its checks of length, version and MD5, by so many threads.",
+    "cold": "The clock runs from the opening of the data set, the scan included. Raw shards of peers were "
+    "prepared before; `with preparation` counts that time in. Epoch 1 follows in the same process.",
+    "warm": "All peers store the very pixels that stager staged, and have the best of their settings. "
+    "Memory is what the process and its children have more (PSS) than after the import of everything; "
+    "`anonymous` is without mapped files, whose pages are the page cache's. "
+    "The first epoch of stager compares all checksums.",
+    "augment": "FFCV stores as many pixels: the same 256 px crops, raw or as JPEG of quality 90.",
+    "budget": "GETs of each epoch, as the server counted them. The least possible after the first epoch is "
+    "(1 - c) N, less what 12 MB of memory hold.",
+}
+COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "prepare": (
+        ("rate", "images/s"),
+        ("cpu_ms", "CPU ms an image"),
+        ("service_memory_mb", "memory of the service, MB"),
+    ),
+    "fetch": (
+        ("rate", "GET/s"),
+        ("gets_per_cpu_s", "GET a CPU-second"),
+        ("cpu_s_per_1000", "CPU-s for 1,000"),
+    ),
+    "cold": (
+        ("rate", "samples/s"),
+        ("rate_with_preparation", "with preparation"),
+        ("first_batch_s", "first batch, s"),
+        ("rate_epoch_1", "epoch 1"),
+        ("cpu_ms", "CPU ms a sample"),
+        ("gets", "GETs"),
+    ),
+    "warm": (
+        ("rate", "samples/s"),
+        ("first_epoch_rate", "first epoch"),
+        ("first_batch_s", "first batch, s"),
+        ("memory_all_mb", "memory, MB"),
+        ("memory_anonymous_mb", "anonymous"),
+        ("memory_worker_all_mb", "a worker, MB"),
+    ),
+    "augment": (("rate", "samples/s"), ("first_batch_s", "first batch, s")),
+    "budget": (
+        ("reads_epoch_0", "epoch 0"),
+        ("reads_later", "a later epoch"),
+        ("over_least", "of (1 - c) N"),
+    ),
+}
+
+
+def as_json(bench: Bench, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    return {
+        "machine": machine(bench),
+        "rows": [asdict(row) for row in bench.rows],
+        "targets": [asdict(verdict) for verdict in verdicts],
+        "left_out": bench.left_out,
+        "notes": bench.notes,
+    }
+
+
+def machine(bench: Bench) -> dict[str, Any]:
+    """Where and with what it was measured."""
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed"
+    peers = {PEERS[name].title: env.version for name, env in bench.environments.items()}
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "commit": _commit(),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "packages": packages,
+        "peers": peers,
+        "images": f"{len(bench.data):,} JPEGs, {bench.data.mean_bytes / 1e3:.0f} KB on average",
+        "other_load_cores": round(max(bench.other_load, default=0.0), 2),
+        "minutes": round((time.monotonic() - bench.began) / 60, 1),
+    }
+
+
+def as_markdown(bench: Bench, verdicts: Sequence[Verdict], command: str) -> str:
+    about = machine(bench)
+    versions = ", ".join(f"{name} {number}" for name, number in (about["packages"] | about["peers"]).items())
+    missed = [verdict for verdict in verdicts if verdict.value is not None and not verdict.met]
+    parts = [
+        "# What was measured",
+        f"By `{command}` on {about['date']}, commit {about['commit']}, in {about['minutes']} minutes. "
+        "This file is written by the bench.",
+        f"{about['cores']} cores of {about['cpu']}, {about['memory_gb']} GB, Linux {about['kernel']}, "
+        f"Python {about['python']}; {about['images']}; others used up to {about['other_load_cores']} cores "
+        f"meanwhile. {versions}.",
+        "All run in turn, round by round, each in a process of its own. A figure is the median of the "
+        "rounds, with the lowest and the highest in brackets. Absolute figures move from machine to machine: "
+        "take the ratios.",
+        "![samples/s of stager and the peers](results.svg)",
+        "## Targets",
+        f"{sum(verdict.met for verdict in verdicts)} met, {len(missed)} missed, "
+        f"{sum(verdict.value is None for verdict in verdicts)} not measured (bench/targets.toml).",
+        target_table(verdicts),
+    ]
+    for name, title in TITLES.items():
+        rows = [row for row in bench.rows if row.scenario == name]
+        if rows:
+            parts += [f"## {title}", TEXTS[name], scenario_table(name, rows)]
+    left_out = [f"- {PEERS[name].title}: {why}" for name, why in bench.left_out.items()]
+    if left_out:
+        parts += ["## Left out", "\n".join(left_out)]
+    if bench.notes:
+        parts += ["## Notes", "\n".join(f"- {note}" for note in bench.notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def target_table(verdicts: Sequence[Verdict]) -> str:
+    lines = ["| target | wanted | measured | |", "| --- | --- | --- | --- |"]
+    for verdict in verdicts:
+        value = (
+            ""
+            if verdict.value is None
+            else f"{verdict.value:,.3g}"
+            if verdict.value < 100
+            else f"{verdict.value:,.0f}"
+        )
+        against = f" ({verdict.against})" if verdict.against and verdict.against not in verdict.name else ""
+        lines.append(f"| {verdict.name}{against} | {verdict.wanted} | {value} | {verdict.word} |")
+    return "\n".join(lines)
+
+
+def scenario_table(name: str, rows: Sequence[Row]) -> str:
+    columns = [(key, head) for key, head in COLUMNS[name] if any(key in row.figures for row in rows)]
+    heads = ["", *(head for _, head in columns), "setting, check"]
+    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " --- |" * (len(heads) - 1)]
+    for row in rows:
+        if not row.figures:
+            lines.append(f"| {row.who} |" + " |" * len(columns) + f" {row.problem or 'not run'} |")
+            continue
+        cells = [shown(row.figures.get(key)) for key, _ in columns]
+        told = [row.setting, row.told.get("check", ""), row.told.get("reads", ""), row.problem]
+        lines.append(
+            f"| {row.who} | " + " | ".join(cells) + f" | {'; '.join(text for text in told if text)} |"
+        )
+    return "\n".join(lines)
+
+
+def shown(values: Sequence[float] | None) -> str:
+    """A figure and its spread."""
+    if not values:
+        return ""
+    ordered = sorted(values)
+    middle = Row("", "", "", figures={"rate": ordered}).figure() or 0.0
+
+    def text(value: float) -> str:
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+    spread = f" ({text(ordered[0])}-{text(ordered[-1])})" if len(ordered) > 1 else ""
+    return text(middle) + spread
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    head = git("rev-parse", "--short", "HEAD") or "unknown"
+    return head + (
+        " with changes"
+        if git(
+            "status", "--porcelain", "--untracked-files=no", "--", ":!bench/RESULTS.md", ":!bench/results.svg"
+        )
+        else ""
+    )
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
