@@ -27,13 +27,13 @@ def open_source(spec: SourceSpec) -> Source:
 
 def _open_s3(spec: SourceSpec) -> Source:
     try:
-        from stager.sources.s3_obstore import ObstoreSource
+        from stager.sources.s3_http import HttpSource
     except ImportError as error:
         raise StagerError(
             f"S3 needs the package {error.name}, which is not installed",
             hint="pip install 'stager[service]'",
         ) from error
-    return ObstoreSource(spec)
+    return HttpSource(spec)
 
 
 def _path_of(url: str, rest: str) -> Path:
