@@ -13,12 +13,13 @@ from s3server import S3Server
 from stager.errors import SampleError, SourceBusy, UsageError
 from stager.model import ObjectInfo, SourceSpec
 from stager.sources import open_source
+from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import BotoSource
 from stager.sources.s3_http import HttpSource
 
 
-@pytest.fixture(params=[bare, RetryingSource])
+@pytest.fixture(params=[bare, RetryingSource, PacedSource])
 def wrap(request: pytest.FixtureRequest) -> Wrap:
     wrap: Wrap = request.param
     return wrap

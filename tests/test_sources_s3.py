@@ -21,6 +21,7 @@ from s3server import S3Server
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound, UsageError
 from stager.model import ObjectInfo, Source, SourceSpec, encode_key
 from stager.sources import open_source
+from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import BotoSource, Limits, in_key_order, split_url
 from stager.sources.s3_http import HttpSource
@@ -54,7 +55,8 @@ def both_verbs_raise(source: Source, error: type[SourceError], match: str) -> No
 def test_open_source_reads_by_our_own_http_and_asks_again(s3: S3Server) -> None:
     source = open_source(SourceSpec(f"s3://{s3.bucket}", endpoint_url=s3.endpoint_url))
     assert isinstance(source, RetryingSource)
-    assert isinstance(source.inner, HttpSource)
+    assert isinstance(source.inner, PacedSource)
+    assert isinstance(source.inner.inner, HttpSource)
 
 
 def test_a_bucket_that_does_not_exist_is_not_found(s3: S3Server, kind: Kind) -> None:

@@ -2,9 +2,9 @@
 
 import io
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,8 +55,8 @@ class ArrowRows:
         (self._field,) = header.fields
         assert self._field.row_bytes
         self._path, self._header, self._row_bytes = path, header, self._field.row_bytes
-        self._rows: list[Row] = []
-        self._lock = threading.Lock()
+        self._rows: dict[int, Row] = {}
+        self._numbers = count()  # `next` is safe in threads
         self._starts_at = _rows_start(header, rows_max)
         self._file = path.open("xb", buffering=0)
         self._is_whole = False
@@ -68,9 +68,8 @@ class ArrowRows:
 
     def add(self, row: Row) -> int:
         (array,) = stored_arrays(self._field, [row])
-        with self._lock:
-            number = len(self._rows)
-            self._rows.append(replace(row, arrays={}))
+        number = next(self._numbers)
+        self._rows[number] = replace(row, arrays={})
         data, at = bytes_of(array).data, self._starts_at + number * self._row_bytes
         while data:
             written = os.pwrite(self._file.fileno(), data[:WRITE_BYTES], at)
@@ -78,7 +77,7 @@ class ArrowRows:
         return number
 
     def finish(self) -> None:
-        envelope = Envelope.of(self._header, self._rows)
+        envelope = Envelope.of(self._header, [self._rows[number] for number in range(len(self._rows))])
         end = self._starts_at + len(self._rows) * self._row_bytes
         rows = np.frombuffer(map_file(self._path)[self._starts_at : end], np.uint8)
         columns = {self._field.name: _fixed_column(self._field, len(self._rows), rows)}

@@ -1,7 +1,7 @@
 """Keep the rows of a shard until all are there, for formats that write them at once."""
 
-import threading
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -15,17 +15,18 @@ class CollectedRows:
         self, path: Path, header: ShardHeader, write: Callable[[Path, ShardHeader, Sequence[Row]], None]
     ) -> None:
         self._path, self._header, self._write = path, header, write
-        self._rows: list[Row] = []
-        self._lock = threading.Lock()
+        self._rows: dict[int, Row] = {}
+        self._numbers = count()  # `next` is safe in threads
 
     def add(self, row: Row) -> int:
-        with self._lock:
-            self._rows.append(row)
-            return len(self._rows) - 1
+        number = next(self._numbers)
+        self._rows[number] = row
+        return number
 
     def finish(self) -> None:
         try:
-            self._write(self._path, self._header, self._rows)
+            rows = [self._rows[number] for number in range(len(self._rows))]
+            self._write(self._path, self._header, rows)
         except FileExistsError:
             raise
         except BaseException:
