@@ -18,8 +18,8 @@ HEAD_BYTES_MAX: Final = 64 << 10
 ERROR_BYTES_MAX: Final = 64 << 10
 
 
-class NoLength(Exception):
-    """The answer comes in chunks: let somebody read it who knows all of HTTP."""
+class UnusualAnswer(Exception):
+    """It comes in chunks, or ranges were ignored: let somebody read it who knows all of HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Connection:
         if head.startswith(b"HEAD"):
             length = "0"
         if "transfer-encoding" in headers:
-            raise NoLength
+            raise UnusualAnswer
         if length is None:
             return Answer(status, headers, self._until_closed(begun, deadline))
         if status >= 300 and int(length) > ERROR_BYTES_MAX:

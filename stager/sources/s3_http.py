@@ -14,7 +14,7 @@ from botocore.utils import get_environ_proxies
 
 from stager.errors import SampleError
 from stager.model import ObjectInfo, SourceSpec
-from stager.sources.http import Answer, NoLength, Server
+from stager.sources.http import Answer, Server, UnusualAnswer
 from stager.sources.s3 import LIMITS, BotoSource, Limits
 from stager.sources.s3_errors import our_errors
 from stager.sources.s3_sign import Keys, object_path, request_head
@@ -49,7 +49,7 @@ class HttpSource:
                 if info.size > PARTS_FROM_BYTES:
                     return self._in_parts(server, where, info)
                 answer = self._ask(server, info)
-            except NoLength:
+            except UnusualAnswer:
                 return reference.read(info)
         data = reference.check.answer(where, info, answer.headers.get("etag"), answer.body)
         return reference.check.bytes(where, info, _crc32(answer), data)
@@ -62,7 +62,9 @@ class HttpSource:
             part = data[start : start + PART_BYTES]
             span = f"{start}-{start + len(part) - 1}"
             answer = self._ask(server, info, span, part)
-            if answer.status != 206 or answer.headers.get("content-range") != f"bytes {span}/{info.size}":
+            if answer.status == 200:  # the server knows no ranges
+                raise UnusualAnswer
+            if answer.headers.get("content-range") != f"bytes {span}/{info.size}":
                 raise SampleError("unreadable", f"{where}: the server sent another part than was asked for")
             self.reference.check.version(where, info, answer.headers.get("etag"))
 
