@@ -176,7 +176,9 @@ def _labelled(
     labels, split = label_of_path[at], split_of_path[at]
     order = np.lexsort((labels, split))  # stable, and the objects came in key order
     table = table.set_column(3, "label", pa.array(labels)).set_column(4, "split", pa.array(split))
-    return table.take(order).combine_chunks().cast(SCHEMA), classes, splits
+    if np.any(np.diff(order) < 0):  # one folder a class: key order is it already, and a copy is saved
+        table = table.take(order)
+    return table.combine_chunks().cast(SCHEMA), classes, splits
 
 
 def _content(table: pa.Table) -> Iterator[memoryview]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -155,10 +155,27 @@ class ShardReader(Protocol):
     def close(self) -> None: ...
 
 
+class ShardWriter(Protocol):
+    """A shard that is being written. Left without `finish`, there is no file."""
+
+    def add(self, row: Row) -> int:
+        """Take one more row and return its number. Any thread may; an OSError spoils the whole shard."""
+
+    def finish(self) -> None:
+        """Complete the file. Not durable yet: the caller syncs it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class ShardFormat(Protocol):
     """A way to keep samples in one immutable file."""
 
     suffix: str
+
+    def begin(self, path: Path, header: ShardHeader, rows_max: int) -> ShardWriter:
+        """Begin a new file of at most so many rows."""
 
     def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
         """Write a whole shard to a new file. Not durable yet: the caller syncs it."""

@@ -2,18 +2,28 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
-
-import numpy as np
+from typing import Generic, TypeVar
 
 from stager.config import FETCH_BYTES_IN_FLIGHT, FETCHES_IN_FLIGHT, OBJECT_BYTES_MAX
 from stager.errors import SampleError, SourceBusy, SourceError
 from stager.manifest import Manifest
-from stager.model import Arrays, Recipe, Row, ShardFormat, ShardHeader, Source, checksum_of
+from stager.model import (
+    ObjectInfo,
+    Recipe,
+    Row,
+    ShardFormat,
+    ShardHeader,
+    ShardWriter,
+    Source,
+    checksum_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +40,26 @@ class Built:
     prepare_s: float  # the median of one sample: the first ones also load the decoders
 
 
-class Pools:
-    """The threads of one worker process: many that wait for the source, a few that prepare."""
+T = TypeVar("T")
 
-    def __init__(self, prepare_threads: int) -> None:
-        self.fetch = ThreadPoolExecutor(FETCHES_IN_FLIGHT, "fetch")
-        self.prepare = ThreadPoolExecutor(prepare_threads, "prepare")
-        self.room = ByteRoom(FETCH_BYTES_IN_FLIGHT)
+
+class Lanes(Generic[T]):
+    """A queue of two lanes: what is urgent is taken first. Any thread may put and take."""
+
+    def __init__(self) -> None:
+        self._lanes: tuple[deque[T], deque[T]] = deque(), deque()
+        self._tokens: SimpleQueue[None] = SimpleQueue()  # one for each item, in whichever lane
+
+    def put(self, item: T, urgent: bool) -> None:
+        self._lanes[0 if urgent else 1].append(item)
+        self._tokens.put(None)
+
+    def take(self) -> T:
+        self._tokens.get()
+        while True:
+            for lane in self._lanes:
+                with suppress(IndexError):  # another thread had it, so there is one in the other lane
+                    return lane.popleft()
 
 
 class ByteRoom:
@@ -44,36 +67,103 @@ class ByteRoom:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit, self._used = limit_bytes, 0
+        self._door = threading.Lock()  # one waits for room, the others behind it: no herd, and none is passed
         self._changed = threading.Condition()
 
     def enter(self, size_bytes: int) -> None:
-        with self._changed:
+        with self._door, self._changed:
             self._changed.wait_for(lambda: self._used == 0 or self._used + size_bytes <= self._limit)
             self._used += size_bytes
 
     def leave(self, size_bytes: int) -> None:
         with self._changed:
             self._used -= size_bytes
-            self._changed.notify_all()
+            self._changed.notify()
+
+
+class Pools:
+    """The threads of one worker process: many that wait for the source, a few that prepare.
+
+    All shards share them, and samples are taken in the order in which they came: the next shard is fetched
+    while the last samples of the one before are prepared. `load` is run first by whoever prepares.
+    """
+
+    def __init__(self, prepare_threads: int, load: Callable[[], None] = lambda: None) -> None:
+        self._room = ByteRoom(FETCH_BYTES_IN_FLIGHT)
+        self._to_fetch: Lanes[tuple[_Work, int]] = Lanes()
+        self._to_prepare: Lanes[tuple[_Work, int, ObjectInfo, memoryview]] = Lanes()
+        self._load = load
+        for name, count, run in (
+            ("fetch", FETCHES_IN_FLIGHT, self._fetch_on),
+            ("prepare", prepare_threads, self._prepare_on),
+        ):
+            for number in range(count):
+                threading.Thread(target=run, name=f"{name}-{number}", daemon=True).start()
+
+    def run(self, work: "_Work") -> None:
+        """Fetch all, prepare each as soon as it is there, return when the last one is done."""
+        for at in range(len(work.samples)):
+            self._to_fetch.put((work, at), work.is_urgent)
+        work.all_done.wait()
+
+    def _fetch_on(self) -> None:
+        while True:
+            work, at = self._to_fetch.take()
+            info = work.info(at)
+            self._room.enter(info.size)
+            try:
+                data = work.fetch(info)
+            except Exception as error:
+                self._room.leave(info.size)
+                work.end(at, error)
+            else:
+                self._to_prepare.put((work, at, info, data), work.is_urgent)
+                del data
+
+    def _prepare_on(self) -> None:
+        self._load()
+        while True:
+            work, at, info, data = self._to_prepare.take()
+            error: Exception | None = None
+            try:
+                work.prepare(at, info, data)
+            except Exception as caught:
+                error = caught
+            del data
+            self._room.leave(info.size)
+            work.end(at, error)
+            del work
 
 
 @dataclass(slots=True)
 class _Work:
-    """The samples of one shard on their way. Each row is touched by one thread at a time."""
+    """The samples of one shard on their way. Each is in the hands of one thread at a time."""
 
     source: Source
     recipe: Recipe
     manifest: Manifest
     samples: Sequence[int]
-    blocks: Arrays
-    rows: list[Row | None]
+    shard: ShardWriter | None
+    progress: Callable[[int], None]
+    is_urgent: bool
+    header: ShardHeader
+    # Lists and dicts: to append to one is safe in threads, `+=` is not.
+    rows: list[tuple[int, int, int]] = field(default_factory=list)  # row, sample, size in bytes
     errors: dict[int, SampleError | SourceError] = field(default_factory=dict)
+    broken: OSError | None = None  # the file cannot be written: nobody's single sample
     fetch_s: list[float] = field(default_factory=list)
     prepare_s: list[float] = field(default_factory=list)
-    read_bytes: list[int] = field(default_factory=list)  # lists: `append` is safe in threads, `+=` is not
+    read_bytes: list[int] = field(default_factory=list)
+    ended: int = 0
+    all_done: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fetch(self, at: int) -> memoryview:
-        info = self.manifest.info(self.samples[at])
+    def info(self, at: int) -> ObjectInfo:
+        return self.manifest.info(self.samples[at])
+
+    def fetch(self, info: ObjectInfo) -> memoryview:
+        if self.broken is not None:
+            raise SourceError("its shard cannot be written")
         if info.size > OBJECT_BYTES_MAX:
             raise SampleError("too_large", f"{info.key}: {info.size} bytes are more than {OBJECT_BYTES_MAX}")
         began = time.perf_counter()
@@ -82,19 +172,31 @@ class _Work:
         self.read_bytes.append(len(data))
         return data
 
-    def prepare(self, at: int, data: memoryview) -> None:
+    def prepare(self, at: int, info: ObjectInfo, data: memoryview) -> None:
         began = time.perf_counter()
         number = self.samples[at]
-        info = self.manifest.info(number)
         arrays = self.recipe.prepare(data)
-        for name, block in self.blocks.items():
-            block[at] = arrays[name]
-            arrays[name] = block[at]
         checksum = checksum_of(
-            int(self.manifest.tags[number]), self.recipe.digest, self.recipe.fields, arrays
+            int(self.manifest.tags[number]), self.header.recipe, self.header.fields, arrays
         )
-        self.rows[at] = Row(info.key, info.version, arrays, checksum)
+        row = len(self.rows)
+        if self.shard is not None:
+            try:
+                row = self.shard.add(Row(info.key, info.version, arrays, checksum))
+            except OSError as error:
+                self.broken = error
+        self.rows.append((row, number, sum(array.nbytes for array in arrays.values())))
         self.prepare_s.append(time.perf_counter() - began)
+
+    def end(self, at: int, error: Exception | None) -> None:
+        with self.lock:
+            if error is not None:
+                self.errors[at] = _known(self, at, error)
+            self.ended += 1
+            is_last = self.ended == len(self.samples)
+        self.progress(1)
+        if is_last:
+            self.all_done.set()
 
 
 def build_shard(
@@ -107,73 +209,35 @@ def build_shard(
     samples: Sequence[int],
     pools: Pools,
     progress: Callable[[int], None],
+    is_urgent: bool = False,
 ) -> Built:
     """Read and prepare these samples and write them to `path`; with no path, only measure.
 
     A sample that cannot be had is left out and told. Only if the source failed for all of them, it raises.
     """
-    blocks = {
-        spec.name: np.empty((len(samples), *(side or 0 for side in spec.shape)), spec.dtype)
-        for spec in recipe.fields
-        if spec.row_bytes is not None
-    }
-    work = _Work(source, recipe, manifest, samples, blocks, [None] * len(samples))
-    _run(work, pools, progress)
-    kept = [at for at, row in enumerate(work.rows) if row is not None]
-    rows = [row for row in work.rows if row is not None]
-    failed = [(samples[at], *_reason(error)) for at, error in sorted(work.errors.items())]
-    if not kept and work.errors and all(isinstance(error, SourceError) for error in work.errors.values()):
-        raise next(iter(work.errors.values()))
-    sizes = [sum(array.nbytes for array in row.arrays.values()) for row in rows]
-    size_bytes = sum(sizes)
-    if path is not None and rows:
-        header = ShardHeader(dataset, manifest.digest, recipe.digest, recipe.fields)
-        shard_format.write(path, header, rows)
-        size_bytes = path.stat().st_size
+    header = ShardHeader(dataset, manifest.digest, recipe.digest, recipe.fields)
+    with ExitStack() as stack:
+        shard = path and stack.enter_context(shard_format.begin(path, header, len(samples)))
+        work = _Work(source, recipe, manifest, samples, shard or None, progress, is_urgent, header)
+        pools.run(work)
+        if work.broken is not None:
+            raise work.broken
+        errors = [work.errors[at] for at in sorted(work.errors)]
+        if not work.rows and all(isinstance(error, SourceError) for error in errors):
+            raise errors[0]
+        if shard and work.rows:
+            shard.finish()
+    sizes = [size for _, _, size in work.rows]
     return Built(
-        [samples[at] for at in kept],
-        failed,
-        size_bytes,
+        [number for _, number, _ in sorted(work.rows)],
+        [(samples[at], *_reason(error)) for at, error in sorted(work.errors.items())],
+        path.stat().st_size if path and work.rows else sum(sizes),
         sum(size * size for size in sizes),
         sum(work.read_bytes),
         len(work.read_bytes),
         median(work.fetch_s or [0.0]),
         median(work.prepare_s or [0.0]),
     )
-
-
-def _run(work: _Work, pools: Pools, progress: Callable[[int], None]) -> None:
-    """Fetch all, prepare each as soon as it is there, return when the last one is done."""
-    done = 0
-    all_done = threading.Event()
-    lock = threading.Lock()
-
-    def finish(at: int, size: int, future: "Future[None]") -> None:
-        nonlocal done
-        pools.room.leave(size)
-        error = future.exception()
-        with lock:
-            if error is not None:
-                work.errors[at] = _known(work, at, error)
-            done += 1
-            last = done == len(work.samples)
-        progress(1)
-        if last:
-            all_done.set()
-
-    def fetched(at: int, size: int, future: "Future[memoryview]") -> None:
-        if future.exception() is not None:
-            finish(at, size, future)  # type: ignore[arg-type]
-            return
-        prepared = pools.prepare.submit(work.prepare, at, future.result())
-        prepared.add_done_callback(lambda result: finish(at, size, result))
-
-    for at, number in enumerate(work.samples):
-        size = int(work.manifest.sizes[number])
-        pools.room.enter(size)
-        future = pools.fetch.submit(work.fetch, at)
-        future.add_done_callback(lambda result, at=at, size=size: fetched(at, size, result))  # type: ignore[misc]
-    all_done.wait()
 
 
 def _known(work: _Work, at: int, error: BaseException) -> SampleError | SourceError:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -35,20 +36,11 @@ class Worker:
     """Runs each task on a thread of its own; all share the fetch and prepare threads."""
 
     def __init__(self, prepare_threads: int, answers: TextIO) -> None:
-        self.pools = Pools(prepare_threads)
+        self.pools = Pools(prepare_threads, load_decoders)
         self._answers = answers
-        self._has_decoders = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
         self._manifests: dict[str, Manifest] = {}
-
-    def load_decoders(self) -> None:
-        """Import what samples need while the first task is still on its way: torch takes a second."""
-        try:
-            import_module("stager.recipes.decode")
-            resizer_name()
-        finally:  # what cannot be imported, the first sample tells
-            self._has_decoders.set()
 
     def run(self, task: Mapping[str, Any]) -> None:
         """Do one task and answer: {"task", "kind": "done" | "failed", ...}."""
@@ -81,7 +73,6 @@ class Worker:
                 self.say({"task": task["task"], "kind": "progress", "done": done})
 
         source, recipe = self._opened(spec)
-        self._has_decoders.wait()
         scratch = Path(task["scratch"]) if task["scratch"] else None
         try:
             built = build_shard(
@@ -94,6 +85,7 @@ class Worker:
                 task["samples"],
                 self.pools,
                 progress,
+                task.get("urgent", False),
             )
             if scratch is not None and built.samples:
                 scratch.replace(task["path"])
@@ -120,6 +112,13 @@ class Worker:
             self._answers.flush()
 
 
+def load_decoders() -> None:
+    """Import what samples need while the first ones are still on their way: torch takes a second."""
+    with suppress(Exception):  # what cannot be imported, the first sample tells
+        import_module("stager.recipes.decode")
+        resizer_name()
+
+
 class _ToOwner(logging.Handler):
     """Has the owner log it: there is one log, in one format."""
 
@@ -138,7 +137,6 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     worker = Worker(int(sys.argv[1]), answers)
     logging.basicConfig(handlers=[_ToOwner(worker)])
-    threading.Thread(target=worker.load_decoders, daemon=True).start()
     for line in sys.stdin:
         threading.Thread(target=worker.run, args=(json.loads(line),), daemon=True).start()
     os._exit(0)  # the owner is gone: what is under way is worth nothing

@@ -10,9 +10,10 @@ import socket
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from urllib.parse import parse_qs, quote, unquote
 from xml.sax.saxutils import escape
 
@@ -91,8 +92,16 @@ class _Handler(BaseHTTPRequestHandler):
             f"{token}{items}</ListBucketResult>"
         ).encode()
 
-    def begin(self, status: int, etag: str = "", length: int | None = None) -> None:
+    def begin(
+        self,
+        status: int,
+        etag: str = "",
+        length: int | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
         if etag:
             self.send_header("ETag", f'"{etag}"')

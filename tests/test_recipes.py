@@ -18,13 +18,20 @@ from images import Pixels, bad_images, encode, good_images, natural, oriented_by
 from stager.errors import SampleError, UsageError
 from stager.model import Field
 from stager.recipes import check_recipe, image, open_recipe
-from stager.recipes.decode import decode_image
+from stager.recipes.decode import decode_at_least, decode_image
 from stager.recipes.image import centre, resized
 from stager.recipes.resize import Window
 
 GOOD, BAD = good_images(), bad_images()
 SIZES = {"resize": 256, "crop": 224}
-DEFAULT = {"kind": "image", **SIZES, "encode": "raw", "quality": 90, "max_pixels": 50_000_000}
+DEFAULT = {
+    "kind": "image",
+    **SIZES,
+    "encode": "raw",
+    "quality": 90,
+    "decode_scale": 0,
+    "max_pixels": 50_000_000,
+}
 
 
 def prepare(data: bytes, **keys: Any) -> Pixels:
@@ -297,3 +304,45 @@ def test_a_recipe_is_opened_without_a_decoder() -> None:
         "sys.exit(bool({'PIL', 'simplejpeg', 'torch'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# Decoding at a reduced size
+
+
+def large_jpeg(height: int, width: int, orientation: int = 1) -> bytes:
+    exif = Image.Exif()
+    if orientation != 1:
+        exif[0x0112] = orientation
+    file = io.BytesIO()
+    Image.fromarray(natural(width, height)).save(
+        file, "JPEG", quality=92, exif=exif.tobytes() if exif else b""
+    )
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("height", "width"), [(400, 300), (257, 1001), (640, 161)])
+@pytest.mark.parametrize("decode_scale", [1, 2])
+def test_a_reduced_decode_gives_nearly_the_same_pixels(height: int, width: int, decode_scale: int) -> None:
+    data = large_jpeg(height, width)
+    whole = prepare(data, resize=40, crop=32)
+    reduced = prepare(data, resize=40, crop=32, decode_scale=decode_scale)
+    assert reduced.shape == whole.shape
+    assert np.abs(reduced.astype(int) - whole).mean() < 6  # docs/DECODERS.md
+
+
+def test_by_default_and_where_it_is_not_large_or_may_be_turned_an_image_is_decoded_whole() -> None:
+    large = memoryview(large_jpeg(400, 300))
+    assert decode_at_least(large, 10**6, 0).pixels.shape == (400, 300, 3)
+    assert decode_at_least(large, 10**6, 151).pixels.shape == (400, 300, 3)
+    smaller = decode_at_least(large, 10**6, 150)
+    assert smaller.pixels.shape == (200, 150, 3)
+    assert (smaller.height, smaller.width) == (400, 300)
+    turned = decode_at_least(memoryview(large_jpeg(400, 300, orientation=6)), 10**6, 50)
+    assert turned.pixels.shape == (300, 400, 3)
+    assert (turned.height, turned.width) == (300, 400)
+
+
+def test_a_reduced_decode_is_another_recipe_and_none_is_the_recipe_of_old() -> None:
+    assert open_recipe({"decode_scale": 1}).digest != open_recipe({"decode_scale": 2}).digest
+    assert open_recipe({"decode_scale": 0}).digest == open_recipe({}).digest
+    assert open_recipe({"crop": 9, "decode_scale": 2}).digest == open_recipe({"crop": 9}).digest

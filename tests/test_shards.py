@@ -6,6 +6,8 @@ import mmap
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +27,71 @@ from shard_cases import (
     array_for,
     assert_same,
     header_for,
-    make_row,
     make_rows,
 )
+from shard_contract import ShardContract
 from shard_damage import DamageContract
 from stager.errors import ShardCorrupt, UsageError
-from stager.model import Row, checksum_of, sample_tag
+from stager.model import Field, Row, checksum_of, sample_tag
 from stager.shards import FORMATS, open_shard, trailer, verify_shard
 from stager.shards.lmdb_writer import row_key
 from stager.shards.stored import view_array
+
+
+class RowByRow(ShardContract):
+    """The same promises for a shard whose rows come one by one, as they do when they are staged."""
+
+    def write(self, directory: Path, fields: Sequence[Field], rows: Sequence[Row]) -> Path:
+        path = directory / f"shard{self.format.suffix}"
+        with self.format.begin(path, header_for(fields), len(rows)) as shard:
+            assert [shard.add(row) for row in rows] == list(range(len(rows)))
+            shard.finish()
+        return path
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_the_file_is_the_one_that_is_written_at_once(self, tmp_path: Path, case: str) -> None:
+        rows = make_rows(CASES[case], 12)
+        path = self.write(tmp_path, CASES[case], rows)
+        at_once = tmp_path / f"at-once{self.format.suffix}"
+        self.format.write(at_once, header_for(CASES[case]), rows)
+        assert path.read_bytes() == at_once.read_bytes()
+
+    @pytest.mark.parametrize("rows_max", [9, 10, 99, 1000, 100_000])
+    def test_there_may_be_fewer_rows_than_were_expected(self, tmp_path: Path, rows_max: int) -> None:
+        rows = make_rows((IMAGE,), 9)
+        path = tmp_path / f"shard{self.format.suffix}"
+        with self.format.begin(path, header_for((IMAGE,)), rows_max) as shard:
+            for row in rows:
+                shard.add(row)
+            shard.finish()
+        assert_same(open_shard(path), header_for((IMAGE,)), rows)
+        assert verify_shard(path) == []
+
+    @pytest.mark.parametrize("fields", [(IMAGE,), (JPEG,)])
+    def test_left_without_an_end_there_is_no_file(self, tmp_path: Path, fields: tuple[Field, ...]) -> None:
+        with self.format.begin(tmp_path / f"shard{self.format.suffix}", header_for(fields), 3) as shard:
+            shard.add(make_rows(fields, 1)[0])
+        assert list(tmp_path.iterdir()) == []
+
+    def test_threads_may_add_at_the_same_time(self, tmp_path: Path) -> None:
+        rows = make_rows((IMAGE,), 400)
+        path = tmp_path / f"shard{self.format.suffix}"
+        with (
+            self.format.begin(path, header_for((IMAGE,)), len(rows)) as shard,
+            ThreadPoolExecutor(8) as threads,
+        ):
+            numbers = list(threads.map(shard.add, rows))
+            shard.finish()
+        in_order = [row for _, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])]
+        assert_same(open_shard(path), header_for((IMAGE,)), in_order)
+
+
+class TestArrowRowByRow(RowByRow):
+    name = "arrow"
+
+
+class TestLmdbRowByRow(RowByRow):
+    name = "lmdb"
 
 
 class TestArrow(DamageContract):
@@ -51,20 +109,6 @@ class TestArrow(DamageContract):
             assert images.tolist() == [row.arrays["image"].tolist() for row in rows]
             assert reader.block("patch") is None
             (tmp_path / "shard.arrow").unlink()
-
-    def test_rows_of_one_block_are_written_from_where_they_lie(
-        self, tmp_path: Path, monkeypatch: Any
-    ) -> None:
-        block = np.arange(9 * 90, dtype=np.uint8).reshape(9, 6, 5, 3)
-        rows = [make_row((IMAGE,), f"{at}", "v", {"image": block[at]}) for at in range(9)]
-        monkeypatch.setattr(np, "concatenate", lambda *_: pytest.fail("gathered"))
-        assert_same(open_shard(self.write(tmp_path, (IMAGE,), rows)), header_for((IMAGE,)), rows)
-
-    @pytest.mark.parametrize("order", [[0, 2, 3], [3, 2, 1, 0], [1, 1, 1], [4]])
-    def test_rows_of_one_block_with_gaps_are_gathered(self, tmp_path: Path, order: list[int]) -> None:
-        block = np.arange(5 * 90, dtype=np.uint8).reshape(5, 6, 5, 3)
-        rows = [make_row((IMAGE,), f"{at}", "v", {"image": block[at]}) for at in order]
-        assert_same(open_shard(self.write(tmp_path, (IMAGE,), rows)), header_for((IMAGE,)), rows)
 
     def test_pyarrow_alone_reads_it(self, tmp_path: Path) -> None:
         rows = make_rows(CASES["all kinds"], 6)

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -22,6 +22,8 @@ from stager.recipes.resize import Pixels
 RARE: Final = (TiffImagePlugin.TiffImageFile.format, WebPImagePlugin.WebPImageFile.format)
 FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", *RARE)
 JPEG: Final = b"\xff\xd8\xff"
+EXIF: Final = b"Exif\0\0"
+XMP_TURN: Final = b"tiff:Orientation"
 # An image for certain, even if no decoder knows its header. BMP and PPM begin as a text might.
 SIGNATURES: Final = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
 ENDS_EARLY: Final = re.compile("truncated|premature end of (jpeg|input)|reached eof|not enough image", re.I)
@@ -41,36 +43,73 @@ TURNS: Final[dict[Any, Callable[[Pixels], Pixels]]] = {
 }
 
 
+class Decoded(NamedTuple):
+    """Pixels, perhaps of a smaller size than the image has, and the size it has."""
+
+    pixels: Pixels
+    height: int
+    width: int
+
+
 def decode_image(data: memoryview, max_pixels: int) -> Pixels:
     """Decode an image to contiguous RGB. Whatever the bytes are, nothing but SampleError is raised."""
-    raw = bytes(data)
+    return decode_at_least(data, max_pixels, 0).pixels
+
+
+def decode_at_least(data: memoryview, max_pixels: int, shorter: int) -> Decoded:
+    """The same, but a large JPEG comes smaller, with both sides still `shorter` or more; 0: never."""
     try:
-        pixels = _decode_jpeg(raw, max_pixels) if raw.startswith(JPEG) else _decode_by_pillow(raw, max_pixels)
-        return np.ascontiguousarray(pixels)
+        if bytes(data[: len(JPEG)]) == JPEG:
+            return _decode_jpeg(data, max_pixels, shorter)
+        return _whole(_decode_by_pillow(data, max_pixels))
     except SampleError:
         raise
     except Exception as error:
-        raise _sample_error(raw, error) from error
+        raise _sample_error(bytes(data), error) from error
 
 
-def _decode_jpeg(raw: bytes, max_pixels: int) -> Pixels:
+def _whole(pixels: Pixels) -> Decoded:
+    return Decoded(np.ascontiguousarray(pixels), *pixels.shape[:2])
+
+
+def _decode_jpeg(raw: memoryview, max_pixels: int, shorter: int) -> Decoded:
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(raw)
     except (ValueError, KeyError):  # a header with something rare in it, or cut short: Pillow knows which
-        return _decode_by_pillow(raw, max_pixels)
+        return _whole(_decode_by_pillow(raw, max_pixels))
     _refuse_bomb(width, height, max_pixels)
     if colours in ("CMYK", "YCCK"):
         inks = 255 - simplejpeg.decode_jpeg(raw, "CMYK")  # stored inverted, as Adobe does
         pixels = np.array(Image.frombytes("CMYK", (width, height), inks.tobytes()).convert("RGB"))
+    elif shorter and min(height, width) >= 2 * shorter and not _may_be_turned(raw):
+        # By less than half it would cost more than it saves: only halves have fast code.
+        scaled = simplejpeg.decode_jpeg(raw, "RGB", min_height=shorter, min_width=shorter, min_factor=2.0)
+        return Decoded(scaled, height, width)
     else:
         pixels = simplejpeg.decode_jpeg(raw, "RGB")
-    if b"Exif\0\0" in raw or b"tiff:Orientation" in raw:
+    if _may_be_turned(raw):
         with suppress(Exception), _open(raw) as image:  # a block that Pillow cannot read turns nothing
             pixels = _upright(pixels, image)
-    return pixels
+    return _whole(pixels)
 
 
-def _decode_by_pillow(raw: bytes, max_pixels: int) -> Pixels:
+def _may_be_turned(raw: memoryview) -> bool:
+    """Whether a segment before the pixels may say so. To search all of the file took 2 % of all time."""
+    at = 2
+    while at + 4 <= len(raw) and raw[at] == 0xFF and raw[at + 1] not in (0xDA, 0xD9):  # until the scan begins
+        if raw[at + 1] == 0xFF:  # a fill byte
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(raw[at + 2 : at + 4], "big")
+        if raw[at + 1] == 0xE1:
+            segment = bytes(raw[at:end])
+            if EXIF in segment or XMP_TURN in segment:
+                return True
+        at = end
+    return False
+
+
+def _decode_by_pillow(raw: memoryview, max_pixels: int) -> Pixels:
     with _open(raw) as image:
         _refuse_bomb(image.width, image.height, max_pixels)
         image.load()
@@ -80,7 +119,7 @@ def _decode_by_pillow(raw: bytes, max_pixels: int) -> Pixels:
         return pixels
 
 
-def _open(raw: bytes) -> Image.Image:
+def _open(raw: memoryview) -> Image.Image:
     """Read the header, and no more."""
     if next(iter(warnings.filters), None) != HUSH:  # catch_warnings would do, were it not unsafe with threads
         warnings.filterwarnings("ignore", module=HUSH[3].pattern)

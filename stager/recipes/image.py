@@ -19,12 +19,14 @@ DEFAULTS: Final[dict[str, Any]] = {
     "crop": 224,
     "encode": "raw",
     "quality": 90,
+    "decode_scale": 0,
     "max_pixels": 50_000_000,
 }
 RANGES: Final = {
     "resize": (0, 16_384),
     "crop": (0, 16_384),
     "quality": (1, 100),
+    "decode_scale": (0, 8),
     "max_pixels": (1, 178_956_970),  # beyond that, Pillow refuses by itself
 }
 
@@ -37,6 +39,9 @@ class ImageRecipe:
     crop: int  # a square from the centre; 0: all of it
     encode: str
     quality: int
+    decode_scale: (
+        int  # decode a large JPEG no larger than needed: this many times `resize`, or more; 0: whole
+    )
     max_pixels: int
 
     @property
@@ -46,6 +51,8 @@ class ImageRecipe:
         keys: dict[str, Any] = {"resize": self.resize, "crop": self.crop, "encode": self.encode}
         if self.encode == "jpeg":
             keys["quality"] = self.quality
+        if self.decode_scale and self.resize:  # it came later: without it, digests are what they were
+            keys["decode_scale"] = self.decode_scale
         return digest_of(canonical_json({"version": VERSION, **keys}).encode())
 
     @property
@@ -61,17 +68,16 @@ class ImageRecipe:
             raise SampleError("too_large", "there is no memory for it") from error
 
     def _pixels(self, data: memoryview) -> Pixels:
-        from stager.recipes.decode import decode_image
+        from stager.recipes.decode import decode_at_least
 
-        pixels = decode_image(data, self.max_pixels)
-        source_height, source_width, _ = pixels.shape
-        height, width = resized(source_height, source_width, self.resize)
+        decoded = decode_at_least(data, self.max_pixels, self.decode_scale * self.resize)
+        height, width = resized(decoded.height, decoded.width, self.resize)
         if height * width > self.max_pixels:  # a line of one pixel grows by as much in the other direction
             raise SampleError("too_large", f"resized to {width}x{height}: over {self.max_pixels} pixels")
         window = centre(height, width, self.crop)
-        if (height, width) == (source_height, source_width):
-            return cut(pixels, window)
-        return resize(pixels, height, width, window)
+        if (height, width) == decoded.pixels.shape[:2]:
+            return cut(decoded.pixels, window)
+        return resize(decoded.pixels, height, width, window)
 
 
 def resized(height: int, width: int, shorter: int) -> tuple[int, int]:

@@ -4,9 +4,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from stager.errors import ShardCorrupt, UsageError
-from stager.model import Row, ShardFormat, ShardHeader, ShardReader, checksum_of, sample_tag
+from stager.model import Row, ShardFormat, ShardHeader, ShardReader, ShardWriter, checksum_of, sample_tag
 from stager.shards.arrow_reader import ArrowReader
 from stager.shards.lmdb_reader import LmdbReader
+from stager.shards.rows_writer import CollectedRows
 
 __all__ = ["FORMATS", "open_shard", "verify_shard"]
 
@@ -15,6 +16,13 @@ class ArrowFormat:
     """Arrow IPC files: pyarrow, pandas and DuckDB read them too. For fields of fixed size the fastest."""
 
     suffix = ".arrow"
+
+    def begin(self, path: Path, header: ShardHeader, rows_max: int) -> ShardWriter:
+        from stager.shards.arrow_writer import ArrowRows
+
+        if len(header.fields) == 1 and header.fields[0].row_bytes:
+            return ArrowRows(path, header, rows_max)
+        return CollectedRows(path, header, self.write)
 
     def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
         from stager.shards.arrow_writer import write_arrow  # a reader needs no pyarrow
@@ -29,6 +37,9 @@ class LmdbFormat:
     """LMDB environment files: any LMDB reads them too. A row is one value."""
 
     suffix = ".lmdb"
+
+    def begin(self, path: Path, header: ShardHeader, rows_max: int) -> ShardWriter:
+        return CollectedRows(path, header, self.write)
 
     def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
         from stager.shards.lmdb_writer import write_lmdb  # a reader needs no lmdb

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 from stager.errors import StagerError, UsageError
 from stager.model import Source, SourceSpec
 from stager.sources.directory import DirectorySource
+from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
 
 
@@ -15,11 +16,11 @@ def open_source(spec: SourceSpec) -> Source:
     if not spec.url:
         raise UsageError("the source has no URL", hint="use s3://bucket/prefix, or a directory")
     if not found:
-        return RetryingSource(DirectorySource(Path(spec.url)))
+        return RetryingSource(PacedSource(DirectorySource(Path(spec.url))))
     if scheme.lower() == "file":
-        return RetryingSource(DirectorySource(_path_of(spec.url, rest)))
+        return RetryingSource(PacedSource(DirectorySource(_path_of(spec.url, rest))))
     if scheme.lower() == "s3":
-        return RetryingSource(_open_s3(spec))
+        return RetryingSource(PacedSource(_open_s3(spec)))
     raise UsageError(
         f"stager does not read {scheme}:// sources", hint="use s3://bucket/prefix, or a directory"
     )
@@ -27,13 +28,13 @@ def open_source(spec: SourceSpec) -> Source:
 
 def _open_s3(spec: SourceSpec) -> Source:
     try:
-        from stager.sources.s3_obstore import ObstoreSource
+        from stager.sources.s3_http import HttpSource
     except ImportError as error:
         raise StagerError(
             f"S3 needs the package {error.name}, which is not installed",
             hint="pip install 'stager[service]'",
         ) from error
-    return ObstoreSource(spec)
+    return HttpSource(spec)
 
 
 def _path_of(url: str, rest: str) -> Path:

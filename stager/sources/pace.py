@@ -1,0 +1,103 @@
+"""How many requests are in flight to a source: more while that brings more, fewer when it is too much."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from stager.errors import SourceBusy
+from stager.model import ObjectInfo, Source
+
+START: Final = 32
+MOST: Final = 128
+GROWTH: Final = 1.5
+WORTH: Final = (
+    0.3  # of what growing brings if only latency holds us, this part must come, or it is taken back
+)
+ANSWERS: Final = 3  # a rate is measured over so many answers a request in flight
+REST_S: Final = 10.0  # after growing was not worth it, or the source was busy, until it is tried again
+CUT_EVERY_S: Final = 1.0  # all that were in flight at that moment are refused together: that is one refusal
+
+
+class Pace:
+    """The decision alone: it is told of answers and refusals, and says how many may be in flight."""
+
+    def __init__(self, now_s: float, start: int = START, most: int = MOST) -> None:
+        self.limit, self._most = start, most
+        self._since_s, self._answers = now_s, 0
+        self._before: tuple[int, float] | None = None  # the limit we grew from, and the rate it had
+        self._grow_at_s = now_s
+        self._cut_at_s = now_s - CUT_EVERY_S
+
+    def answered(self, now_s: float, is_full: bool) -> None:
+        """A request was answered. `is_full`: another one was waiting, so the limit was what held us."""
+        if not is_full:
+            self._measure_anew(now_s)
+            return
+        self._answers += 1
+        if self._answers < ANSWERS * self.limit or now_s <= self._since_s:
+            return
+        rate = self._answers / (now_s - self._since_s)
+        if self._before is not None and not self._was_worth(rate, *self._before):
+            self.limit, self._before = self._before[0], None
+            self._grow_at_s = now_s + REST_S
+        elif now_s >= self._grow_at_s and self.limit < self._most:
+            self._before = (self.limit, rate)
+            self.limit = min(self._most, int(self.limit * GROWTH) + 1)
+        else:
+            self._before = None
+        self._measure_anew(now_s)
+
+    def _was_worth(self, rate: float, limit_before: int, rate_before: float) -> bool:
+        return rate / rate_before - 1 >= WORTH * (self.limit / limit_before - 1)
+
+    def refused(self, now_s: float) -> None:
+        """The source was busy: half as many, and a while without growing."""
+        if now_s - self._cut_at_s >= CUT_EVERY_S:
+            self.limit, self._before = max(1, self.limit // 2), None
+            self._cut_at_s, self._grow_at_s = now_s, now_s + REST_S
+        self._measure_anew(now_s)
+
+    def _measure_anew(self, now_s: float) -> None:
+        self._since_s, self._answers = now_s, 0
+
+
+class PacedSource:
+    """Any source, with as many reads at a time as it can take. Any thread may read; some will wait."""
+
+    def __init__(self, inner: Source, clock: Callable[[], float] = time.monotonic) -> None:
+        self.inner = inner
+        self.pace = Pace(clock())
+        self._clock = clock
+        self._in_flight = self._waiting = 0
+        self._changed = threading.Condition()
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        return self.inner.scan()
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        self._enter()
+        was_busy = False
+        try:
+            return self.inner.read(info)
+        except SourceBusy:
+            was_busy = True
+            raise
+        finally:
+            self._leave(was_busy)
+
+    def _enter(self) -> None:
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: self._in_flight < self.pace.limit)
+            self._waiting -= 1
+            self._in_flight += 1
+
+    def _leave(self, was_busy: bool) -> None:
+        with self._changed:
+            self._in_flight -= 1
+            if was_busy:
+                self.pace.refused(self._clock())
+            else:
+                self.pace.answered(self._clock(), is_full=self._waiting > 0)
+            self._changed.notify(max(0, self.pace.limit - self._in_flight))

@@ -1,0 +1,144 @@
+"""The way of one shard's samples: all that can be had are in it, and what is urgent goes first."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images import encode, natural
+from shard_cases import files_no_larger_than
+from stager.errors import SampleError, SourceBusy
+from stager.layouts import LAYOUTS
+from stager.manifest import Manifest, write_manifest
+from stager.model import ObjectInfo
+from stager.recipes import open_recipe
+from stager.shards import FORMATS, open_shard, verify_shard
+from stager.stage import Built, ByteRoom, Lanes, Pools, build_shard
+
+RECIPE = open_recipe({"crop": 40})
+
+
+class MemorySource:
+    """Forty images; those in `failing` raise."""
+
+    def __init__(self, failing: dict[str, Exception] | None = None) -> None:
+        self.objects = {f"c/{number:02}.png": encode(natural(50, 45, number), "PNG") for number in range(40)}
+        self.failing = failing or {}
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        for key, data in self.objects.items():
+            yield ObjectInfo(key, len(data), "v")
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        if info.key in self.failing:
+            raise self.failing[info.key]
+        return memoryview(self.objects[info.key])
+
+
+@pytest.fixture(scope="module")
+def pools() -> Pools:
+    return Pools(3)
+
+
+def build(directory: Path, source: MemorySource, pools: Pools, name: str = "arrow") -> tuple[Path, Built]:
+    write_manifest(directory / "manifest", LAYOUTS["folder"], source.scan())
+    manifest = Manifest.open(directory / "manifest")
+    (directory / "manifest").unlink()
+    path = directory / f"shard{FORMATS[name].suffix}"
+    samples = list(range(len(manifest)))
+    done: list[int] = []
+    built = build_shard(path, FORMATS[name], "d", source, RECIPE, manifest, samples, pools, done.append)
+    assert sum(done) == len(samples)
+    return path, built
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_are_told_in_the_order_they_lie_in_and_a_bad_sample_is_left_out(
+    tmp_path: Path, pools: Pools, name: str
+) -> None:
+    source = MemorySource({"c/07.png": SampleError("missing", "gone")})
+    source.objects["c/11.png"] = b"no image"
+    path, built = build(tmp_path, source, pools, name)
+    shard = open_shard(path)
+    assert verify_shard(path) == []
+    assert [f"c/{number:02}.png" for number in built.samples] == [key for key, _ in shard.identities()]
+    assert sorted(built.samples) == [number for number in range(40) if number not in (7, 11)]
+    assert [(number, reason) for number, reason, _ in built.failed] == [(7, "missing"), (11, "not_an_image")]
+    assert built.size_bytes == path.stat().st_size
+    for row, number in enumerate(built.samples):
+        want = RECIPE.prepare(memoryview(source.objects[f"c/{number:02}.png"]))
+        assert (shard.row(row)["image"] == want["image"]).all()
+
+
+def test_a_source_that_fails_for_all_is_an_error_and_leaves_no_file(tmp_path: Path, pools: Pools) -> None:
+    source = MemorySource({f"c/{number:02}.png": SourceBusy("busy") for number in range(40)})
+    with pytest.raises(SourceBusy):
+        build(tmp_path, source, pools)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_when_no_sample_can_be_had_there_is_no_file(tmp_path: Path, pools: Pools) -> None:
+    source = MemorySource({f"c/{number:02}.png": SampleError("missing", "gone") for number in range(40)})
+    _, built = build(tmp_path, source, pools)
+    assert (built.samples, len(built.failed)) == ([], 40)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_disk_that_takes_no_more_is_the_error_of_the_shard_and_of_no_sample(
+    tmp_path: Path, pools: Pools, name: str
+) -> None:
+    with files_no_larger_than(100_000), pytest.raises(OSError, match="File too large"):
+        build(tmp_path, MemorySource(), pools, name)
+    assert [path for path in tmp_path.iterdir() if path.name != "manifest"] == []
+
+
+def test_what_is_urgent_is_taken_first_and_nothing_is_lost() -> None:
+    lanes: Lanes[Any] = Lanes()
+    for number in range(6):
+        lanes.put(number, urgent=number % 2 == 1)
+    assert [lanes.take() for _ in range(6)] == [1, 3, 5, 0, 2, 4]
+
+
+def test_threads_that_put_and_take_lose_nothing() -> None:
+    lanes: Lanes[int] = Lanes()
+    taken: list[int] = []
+    takers = [
+        threading.Thread(target=lambda: [taken.append(lanes.take()) for _ in range(500)]) for _ in range(4)
+    ]
+    putters = [
+        threading.Thread(
+            target=lambda at=at: [lanes.put(number, number % 3 == 0) for number in range(at, 2000, 4)]
+        )
+        for at in range(4)
+    ]
+    for thread in [*takers, *putters]:
+        thread.start()
+    for thread in [*takers, *putters]:
+        thread.join()
+    assert sorted(taken) == list(range(2000))
+
+
+def test_bytes_in_flight_stay_below_the_limit_but_one_object_always_gets_in() -> None:
+    room, used, most = ByteRoom(100), 0, 0
+    lock = threading.Lock()
+
+    def pass_through(size: int) -> None:
+        nonlocal used, most
+        room.enter(size)
+        with lock:
+            used += size
+            if used != size:  # not alone
+                most = max(most, used)
+        with lock:
+            used -= size
+        room.leave(size)
+
+    threads = [threading.Thread(target=pass_through, args=[size]) for size in [30, 60, 500, 10] * 50]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most <= 100
