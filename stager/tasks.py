@@ -105,6 +105,7 @@ class Tasks:
             "manifest": str(self.cache.manifest_of(dataset)),
             "samples": samples.tolist(),
             "format": piece.format,
+            "urgent": piece.for_reader,
             "scratch": "",
         }
         if plan_of is None or not plan_of.request.stop_after:

@@ -240,9 +240,7 @@ class _Progress:
         if job["paused"] != self._paused:
             self._paused = job["paused"]
             told = (
-                f"paused: {self._paused}; it goes on by itself"
-                if self._paused
-                else "there is room: it goes on"
+                f"paused, goes on by itself: {self._paused}" if self._paused else "there is room: it goes on"
             )
             err.print(told, highlight=False, soft_wrap=True)
         done = job["done"] + job["under_way"]
