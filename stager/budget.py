@@ -3,9 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from stager.config import Amount
 from stager.errors import NoSpace
+
+FILES_FLOOR: Final = 8  # left for the catalog's own files, and for others
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class Budget:
 
     def room_bytes(self) -> int:
         """How much more could be reserved now."""
+        if self._is_out_of_files():
+            return 0
         disk_bytes, free_bytes = self._disk()
         in_budget = self.capacity.of(disk_bytes) - self.used_bytes
         on_disk = free_bytes - self.reserve.of(disk_bytes)
@@ -51,6 +56,11 @@ class Budget:
                 f"{self.directory}: {need} are needed, {room} of a capacity of {say_bytes(capacity)} left",
                 hint="stager evict DATASET, fewer classes, or a larger [cache] capacity",
             )
+        if self._is_out_of_files():
+            return NoSpace(
+                f"{self.directory}: the disk has room for fewer than {FILES_FLOOR} files more",
+                hint="remove some files: df -i shows how many a disk can have",
+            )
         return NoSpace(
             f"{self.directory}: {need} are needed, {room} can be used: "
             f"of {say_bytes(free_bytes)} free on the disk, {say_bytes(reserve)} are the reserve",
@@ -65,6 +75,11 @@ class Budget:
             "reserve_bytes": self.reserve.of(disk_bytes),
             "free_bytes": free_bytes,
         }
+
+    def _is_out_of_files(self) -> bool:
+        """A file cannot be reserved, as bytes can. Some file systems have no limit, and say 0."""
+        disk = os.statvfs(self.directory)
+        return disk.f_files > 0 and disk.f_favail < FILES_FLOOR
 
     def _disk(self) -> tuple[int, int]:
         disk = os.statvfs(self.directory)

@@ -11,6 +11,7 @@ from making import image_folder
 from mounts import remount, small_disk
 from running import Place
 from sets import complaint, origin_reads, shard_files, staged, table, wait_for
+from stager.budget import FILES_FLOOR
 from stager.control import Service
 
 
@@ -106,12 +107,12 @@ def fill(disk: Path) -> None:
                 continue
 
 
-@pytest.mark.parametrize(("left", "owner"), [(1, "alone"), (4, "service")])
-def test_a_disk_that_fills_up_on_the_way_stops_the_job_and_nothing_else(
-    left: int, owner: str, tmp_path: Path
+@pytest.mark.parametrize(("owner", "left"), [("alone", 8), ("service", 3)])  # a start takes files, too
+def test_a_disk_without_room_for_more_files_pauses_a_job_and_refuses_one(
+    owner: str, left: int, tmp_path: Path
 ) -> None:
-    """Files cannot be reserved, as bytes can: so many more are possible, then the kernel says no."""
-    image_folder(tmp_path / "source", 3, 40)
+    """Files cannot be reserved, as bytes can: some are left, and no more are made."""
+    image_folder(tmp_path / "source", 3, 400)
     with small_disk(tmp_path / "disk", "size=64m,nr_inodes=200") as disk:
         place = Place(tmp_path).configure(table("pets", tmp_path / "source"), reserve="0")
         place.config.write_text(place.config.read_text().replace(str(place.cache), str(disk / "cache")))
@@ -120,19 +121,24 @@ def test_a_disk_that_fills_up_on_the_way_stops_the_job_and_nothing_else(
         before = set(shards.iterdir())
         process = place.start_service() if owner == "service" else None
         try:
-            files = use_up_files(disk, left)
-            done = place.run("prefetch")
-            told = complaint(done, done.returncode)
-            assert done.returncode in (1, 3)
-            assert str(disk) in told
+            files = use_up_files(disk, FILES_FLOOR + left)
+            command = place.start("prefetch")
+            assert command.stderr is not None
+            told = ""
+            while "paused" not in told:
+                line = command.stderr.readline()
+                assert line, told
+                told += line
+            assert f"{disk}/cache: the disk has room for fewer than {FILES_FLOOR} files more" in told
             if process is not None:
                 assert Service(place.socket).get("/status")["service"]["pid"] == process.pid
-                assert Service(place.socket).get("/problems") == []
+                assert "fewer than" in complaint(place.run("prefetch"), 1)
             assert before <= set(shards.iterdir())
             for path in files:
                 path.unlink()
-            again = place.json("prefetch")
-            assert (again["wanted"], again["failed"]) == (120, 0)
+            _, more = command.communicate(timeout=60)
+            assert command.returncode == 0, told + more
+            assert place.json("ls")[0]["resident"] == 1200
         finally:
             if process is not None:
                 process.terminate()

@@ -156,7 +156,7 @@ spec.loader.exec_module(real)
 decode_jpeg_header = real.decode_jpeg_header
 
 def checked(data, *arguments, **options):
-    if b"DEADLY" in data:
+    if b"DEADLY" in bytes(data):
         os.abort()  # as a crash does, it ends the process at once; a signal sent to it may take a moment
     return decode_jpeg_header(data, *arguments, **options)
 

@@ -147,8 +147,8 @@ def test_the_reading_verbs_have_the_documented_json(served: Place) -> None:
     stats = served.json("stats")
     assert set(stats) == {"datasets", "sessions"}
     assert stats["datasets"]["shapes"] == {
-        "requests": 0, "hits": 0, "misses": 0, "hit_rate": 0.0, "wait_s": 0.0, "reasons": {},
-        "origin_reads": count, "origin_bytes": stats["datasets"]["shapes"]["origin_bytes"],
+        "requests": 0, "hits": 0, "misses": 0, "hit_rate": 0.0, "wait_s": 0.0, "computed_s": 0.0,
+        "reasons": {}, "origin_reads": count, "origin_bytes": stats["datasets"]["shapes"]["origin_bytes"],
     }  # fmt: skip
     (row,) = served.json("ls", "shapes")
     assert {"name", "samples", "resident", "bytes", "format", "failed", "pinned", "source"} <= set(row)

@@ -239,9 +239,7 @@ class _Progress:
             err.print(say_ready(job["ready"]), highlight=False, soft_wrap=True)
         if job["paused"] != self._paused:
             self._paused = job["paused"]
-            told = (
-                f"paused, goes on by itself: {self._paused}" if self._paused else "there is room: it goes on"
-            )
+            told = f"paused, goes on by itself: {self._paused}" if self._paused else "there is room: going on"
             err.print(told, highlight=False, soft_wrap=True)
         done = job["done"] + job["under_way"]
         speed = f"{job['rate']:,.0f}/s  {say_bytes(job['bytes'])}"
