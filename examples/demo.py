@@ -32,7 +32,6 @@ PACKAGES: Final = (
     "boto3",
     "fastapi",
     "numpy",
-    "obstore",
     "PIL",
     "rich",
     "simplejpeg",
