@@ -135,15 +135,21 @@ class Session:
         words = self.dataset.index.words[self.order]
         return int((~is_resident(words) & ~is_failed(words)).sum())
 
-    def ahead(self, in_flight: Mask, largest: int) -> Numbers:
-        """The next samples to stage for this reader; small shards where they are needed soon. Moves on."""
+    def ahead(self, in_flight: Mask, largest: int, reach: int) -> Numbers:
+        """The next samples to stage for this reader; small shards where they are needed soon. Moves on.
+
+        At most `reach` samples ahead of it. Once there, it waits until half of that is read: no tiny shards.
+        """
         self.cursor = max(self.cursor, self.position)
+        end = min(len(self.order), self.likely_position + reach)
+        if end < len(self.order) and end - self.cursor < reach // 2:
+            return NONE
         count = min(max(NEAR_SAMPLES, self.lead // 2), largest)
         words = self.dataset.index.words
         taken: list[Numbers] = []
         have = 0
-        while have < count and self.cursor < len(self.order):
-            part = self.order[self.cursor : self.cursor + count - have]
+        while have < count and self.cursor < end:
+            part = self.order[self.cursor : min(self.cursor + count - have, end)]
             self.cursor += len(part)
             missing = ~is_resident(words[part]) & ~is_failed(words[part]) & ~in_flight[part]
             taken.append(part[missing])

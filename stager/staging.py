@@ -32,6 +32,7 @@ log = logging.getLogger("stager")
 
 WANT_SHARD_SAMPLES: Final = 64  # a waiting reader's samples are spread over all workers
 NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
+REACH_PART: Final = 0.05
 REFILL_EVERY_S: Final = 5.0
 STOP_S: Final = 10.0
 NONE: Final = np.zeros(0, dtype=np.int64)
@@ -151,9 +152,13 @@ class Staging:
         for session in self.sessions.by_need():
             dataset = session.dataset
             largest = tasks.samples_that_fit(dataset, tasks.shard_samples_max(dataset))
-            if largest < NEAR_SAMPLES and largest < session.missing():  # memory says how far we may be ahead
+            reach = len(dataset.manifest)
+            if largest < NEAR_SAMPLES and largest < session.missing():
+                # What is staged ahead takes the place of what is kept: go no further than a part of it.
                 largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
-            samples = session.ahead(tasks.in_flight(dataset), largest) if largest else NONE
+                kept = self.cache.budget.used_bytes / tasks.mean_row_bytes(dataset)
+                reach = max(NEAR_SAMPLES, int(REACH_PART * kept))
+            samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
             if len(samples):
                 self._build(Piece(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))
                 return True
