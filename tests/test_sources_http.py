@@ -3,8 +3,10 @@
 import hashlib
 import os
 import random
+import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -19,8 +21,8 @@ from contracts import only, refusal
 from faultserver import BUCKET, FaultServer
 from places import BucketPlace
 from s3server import S3Server
-from stager.errors import SourceBusy
-from stager.model import SourceSpec
+from stager.errors import SourceBusy, SourceError
+from stager.model import ObjectInfo, SourceSpec
 from stager.sources.s3_http import PARTS_FROM_BYTES, HttpSource
 from stager.sources.s3_sign import Keys, object_path, signed
 
@@ -146,3 +148,34 @@ def test_a_connection_that_the_server_closed_is_no_error(server: FaultServer) ->
     for _ in range(3):
         server.fail("a", closing)
         assert bytes(source.read(info)) == b"data"
+
+
+TLS = Path(__file__).parent / "tls"  # a key for 127.0.0.1 that signs itself, and is good for nothing else
+
+
+@pytest.fixture
+def secure(server: FaultServer) -> FaultServer:
+    """The same server by TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.endpoint_url = server.endpoint_url.replace("http://", "https://")
+    server.objects |= {"a": b"secret", "b": LARGE}
+    return server
+
+
+def test_objects_come_by_tls_from_a_server_whose_certificate_is_trusted(
+    secure: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(TLS / "cert.pem"))
+    source = open_at(secure)
+    assert [bytes(source.read(info)) for info in source.scan()] == [b"secret", LARGE]
+
+
+def test_a_server_whose_certificate_nobody_signed_is_not_believed(
+    secure: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    info = ObjectInfo("a", 6, secure.etag("a"))
+    with pytest.raises(SourceError, match=r"(?i)certificate|tls|ssl"):
+        open_at(secure).read(info)
