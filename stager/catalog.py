@@ -129,7 +129,7 @@ class Catalog:
             "SELECT id, name, recipe, manifest, spec, scanned_at, is_current, origin_reads, origin_bytes"
             " FROM datasets ORDER BY name, id"
         )
-        return [DatasetRow(*row) for row in rows]
+        return [DatasetRow(*row[:6], bool(row[6]), *row[7:]) for row in rows]
 
     def forget_dataset(self, dataset: int) -> None:
         """Drop a data set that has no shards left."""
