@@ -129,7 +129,10 @@ class Catalog:
             "SELECT id, name, recipe, manifest, spec, scanned_at, is_current, origin_reads, origin_bytes"
             " FROM datasets ORDER BY name, id"
         )
-        return [DatasetRow(*row[:6], bool(row[6]), *row[7:]) for row in rows]
+        return [
+            DatasetRow(number, name, recipe, manifest, spec, at, bool(is_current), reads, read_bytes)
+            for number, name, recipe, manifest, spec, at, is_current, reads, read_bytes in rows
+        ]
 
     def forget_dataset(self, dataset: int) -> None:
         """Drop a data set that has no shards left."""
