@@ -72,6 +72,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "cv2": ("clients/stager_client/augment.py",),
     "fastapi": (SERVICE,),
     "multiprocessing": THREADS,
+    "obstore": (SOURCES,),
     "PIL": (RECIPES,),
     "rich": (CLI,),
     "simplejpeg": (RECIPES, CLIENTS),
@@ -101,7 +102,7 @@ NEVER_TRUE = {"shell", "allow_pickle"}
 
 # What a training process must not pay for, or must not have at all, when it imports the client.
 NOT_IN_A_READER = {
-    *("boto3", "botocore", "cv2", "fastapi", "PIL", "rich", "tensorflow", "torch", "typer"),
+    *("boto3", "botocore", "cv2", "fastapi", "obstore", "PIL", "rich", "tensorflow", "torch", "typer"),
 }
 
 

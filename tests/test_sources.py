@@ -16,7 +16,7 @@ from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import BotoSource
-from stager.sources.s3_http import HttpSource
+from stager.sources.s3_obstore import ObstoreSource
 
 
 @pytest.fixture(params=[bare, RetryingSource, PacedSource])
@@ -37,10 +37,10 @@ class TestBoto(SourceContract):
         return BucketPlace(s3, BotoSource, wrap)
 
 
-class TestHttp(SourceContract):
+class TestObstore(SourceContract):
     @pytest.fixture
     def place(self, s3: S3Server, wrap: Wrap) -> Place:
-        return BucketPlace(s3, HttpSource, wrap)
+        return BucketPlace(s3, ObstoreSource, wrap)
 
 
 class BusySource:
@@ -148,12 +148,12 @@ def test_the_packages_for_s3_are_not_imported_for_a_directory(tmp_path: Path) ->
     code = (
         "import sys; from stager.model import SourceSpec; from stager.sources import open_source;"
         f"list(open_source(SourceSpec({str(tmp_path)!r})).scan());"
-        "print({'boto3', 'botocore'} & set(sys.modules))"
+        "print({'boto3', 'botocore', 'obstore'} & set(sys.modules))"
     )
     assert python(code) == "set()\n"
 
 
-@pytest.mark.parametrize("package", ["boto3", "botocore"])
+@pytest.mark.parametrize("package", ["boto3", "obstore"])
 def test_a_missing_package_is_named_with_the_way_to_install_it(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"

@@ -16,9 +16,9 @@ from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFou
 from stager.model import SourceSpec
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import BotoSource, Limits
-from stager.sources.s3_http import HttpSource
+from stager.sources.s3_obstore import ObstoreSource
 
-S3Source = BotoSource | HttpSource
+S3Source = BotoSource | ObstoreSource
 DATA = bytes(range(256)) * 400
 LIMITS = Limits(connect_s=1, silence_s=0.3, answer_s=0.6)
 BOUND_S = 10.0  # far above the limits, far below for ever
@@ -35,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
         yield server
 
 
-@pytest.fixture(params=[BotoSource, HttpSource])
+@pytest.fixture(params=[BotoSource, ObstoreSource])
 def source(request: pytest.FixtureRequest, server: FaultServer) -> S3Source:
     kind: type[S3Source] = request.param
     return kind(SourceSpec(f"s3://{BUCKET}", endpoint_url=server.endpoint_url), LIMITS)

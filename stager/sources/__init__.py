@@ -28,13 +28,13 @@ def open_source(spec: SourceSpec) -> Source:
 
 def _open_s3(spec: SourceSpec) -> Source:
     try:
-        from stager.sources.s3_http import HttpSource
+        from stager.sources.s3_obstore import ObstoreSource
     except ImportError as error:
         raise StagerError(
             f"S3 needs the package {error.name}, which is not installed",
             hint="pip install 'stager[service]'",
         ) from error
-    return HttpSource(spec)
+    return ObstoreSource(spec)
 
 
 def _path_of(url: str, rest: str) -> Path:

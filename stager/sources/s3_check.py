@@ -4,8 +4,6 @@ import hashlib
 import logging
 import re
 import threading
-import zlib
-from base64 import b64encode
 from collections.abc import Callable
 from typing import Final
 
@@ -32,45 +30,25 @@ class EtagCheck:
 
     def answer(self, where: str, info: ObjectInfo, etag: str | None, data: memoryview) -> memoryview:
         """The data, if it is of the listed version and whole."""
-        self.version(where, info, etag)
+        found = (etag or "none").strip('"')
+        if found != info.version:
+            raise SampleError("changed", f"{where}: etag is {found}, the listing said {info.version}")
         if len(data) != info.size:
             raise SourceBusy(f"{where}: {len(data)} of {info.size} bytes came", hint="try again later")
         return data
 
-    def version(self, where: str, info: ObjectInfo, etag: str | None) -> None:
-        found = (etag or "none").strip('"')
-        if found != info.version:
-            raise SampleError("changed", f"{where}: etag is {found}, the listing said {info.version}")
-
-    def bytes(self, where: str, info: ObjectInfo, crc32: str | None, data: memoryview) -> memoryview:
-        """The data, unless a checksum shows that it was damaged: CRC32 if the server has it, else MD5.
-
-        CRC32 takes a third of MD5's time, and it is there for objects that were uploaded in parts, too.
-        """
-        if crc32 is None or "-" in crc32:
-            return self.md5(where, info, data)
-        if b64encode(zlib.crc32(data).to_bytes(4, "big")).decode() != crc32:
-            raise _damaged(where)
-        return data
-
-    def is_md5(self, info: ObjectInfo) -> bool:
-        """Whether the listed version is, as far as we know, the MD5 of the bytes."""
-        return self.etags_are_md5 and _MD5.fullmatch(info.version) is not None
-
     def md5(self, where: str, info: ObjectInfo, data: memoryview) -> memoryview:
         """The data, unless its MD5 shows that it was damaged on the way."""
-        if not self.is_md5(info):
+        if not self.etags_are_md5 or not _MD5.fullmatch(info.version):
             return data
         if hashlib.md5(data, usedforsecurity=False).hexdigest() == info.version:
             return data
         if self.again(info) != data:
-            raise _damaged(where)
+            raise SourceBusy(
+                f"{where}: the bytes were damaged on the way", hint="check the network and its proxies"
+            )
         with self._lock:
             if self.etags_are_md5:
                 log.warning("md5 check switched off source=%s cause=%s", self.source, "its etags are no MD5s")
             self.etags_are_md5 = False
         return data
-
-
-def _damaged(where: str) -> SourceBusy:
-    return SourceBusy(f"{where}: the bytes were damaged on the way", hint="check the network and its proxies")
