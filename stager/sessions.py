@@ -66,16 +66,12 @@ class Session:
         self.began_at = self.heard_at = time.monotonic()
         self._began: int | None = None  # the first position we heard
         self.last_rate = GUESS_RATE  # of the epoch before
-        self.place = np.full(
-            len(dataset.manifest), -1
-        )  # the last, in the order, of each sample; -1: not read
-        self.place[self.order] = np.arange(len(self.order))
 
     def _order(self, epochs_ahead: int) -> Numbers:
         reading = self.reading
         if reading.own_orders:
             if len(reading.own_orders) <= epochs_ahead:
-                return np.zeros(0, dtype=np.int64)
+                return NONE
             order = reading.own_orders[epochs_ahead]
         elif reading.shuffle:
             order = self._numbers[epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)]
@@ -111,9 +107,10 @@ class Session:
     @cached_property
     def _members(self) -> Mask:
         members = np.zeros(len(self.dataset.manifest), dtype=np.bool_)
-        members[
-            np.concatenate([self.order, self._order(1)]) if self.reading.own_orders else self._numbers
-        ] = True
+        if self.reading.own_orders:
+            members[self.order] = members[self._order(1)] = True
+        else:
+            members[self._numbers] = True
         return members
 
     def course(self) -> Course:
@@ -154,7 +151,7 @@ class Session:
             missing = ~is_resident(words[part]) & ~is_failed(words[part]) & ~in_flight[part]
             taken.append(part[missing])
             have += int(missing.sum())
-        return np.unique(np.concatenate(taken)) if taken else np.zeros(0, dtype=np.int64)
+        return np.unique(np.concatenate(taken)) if taken else NONE
 
     def look_again(self, samples: Numbers) -> None:
         """These were resident when we looked ahead, and are no more."""
@@ -176,7 +173,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """How many samples a session reads before it comes to some; near NEVER: none does in its epoch."""
+    """How many samples a session reads before it comes to some; NEVER: none does in its epoch."""
 
     distance: int
     is_due: bool  # they were staged ahead for it, and it counts on them
@@ -218,7 +215,7 @@ class Sessions:
     def expected(self, dataset: Dataset) -> Numbers:
         """The samples that sessions are still going to read."""
         orders = [session.order[session.position :] for session in self._of(dataset)]
-        return np.concatenate(orders) if orders else np.zeros(0, dtype=np.int64)
+        return np.concatenate(orders) if orders else NONE
 
     def courses(self, dataset: Dataset) -> list[Course]:
         """What is known of the reads to come, also of sessions that rest."""
@@ -242,9 +239,10 @@ class Sessions:
         nearest, is_due = NEVER, False
         sessions = self._of(dataset)
         for session in sessions:
-            place = int(min(session.next_places(here, session.position), default=NEVER))
-            nearest = min(nearest, place - session.position)
-            is_due |= place < session.cursor
+            places = session.next_places(here, session.position)
+            if len(places):
+                nearest = min(nearest, int(places.min()) - session.position)
+                is_due |= int(places.min()) < session.cursor
         return Need(nearest, is_due) if sessions else None
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ class Transients:
         """Drop what every session has read. Without sessions, the oldest make room when it is needed."""
         for shard in list(self._shards.values()):
             need = self._need(shard)
-            if need is not None and need.distance > len(shard.dataset.manifest):
+            if need is not None and need.distance == NEVER:
                 self._drop(shard)
 
     def links(self) -> set[Path]:
