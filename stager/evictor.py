@@ -79,7 +79,7 @@ class Evictor:
         for number in np.unique(here.dataset[part]).tolist():
             dataset = here.datasets[number]
             samples = here.sample[part][here.dataset[part] == number]
-            samples = samples[self._can_go(dataset)[samples]]  # others may have gone since we looked
+            samples = samples[self._can_go(dataset, samples)]  # others may have gone since we looked
             freed = self._cache.evict_samples(
                 dataset, samples, "evicted", f"for samples of {winner.name} that are needed sooner"
             )
@@ -105,7 +105,8 @@ class Evictor:
         numbers, samples, waits, sizes = [none], [none], [none.astype(float)], [none.astype(float)]
         courses: dict[int, list[Course]] = {}
         for number, dataset in enumerate(datasets):
-            here = np.flatnonzero(self._can_go(dataset))
+            here = dataset.resident()
+            here = here[self._can_go(dataset, here)]
             numbers.append(np.full(len(here), number))
             samples.append(here)
             courses[dataset.id] = self._sessions.courses(dataset)
@@ -126,10 +127,11 @@ class Evictor:
             courses,
         )
 
-    def _can_go(self, dataset: Dataset) -> Mask:
+    def _can_go(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples may be given up."""
         if self._cache.datasets.get(dataset.name) is not dataset:
-            return np.zeros(len(dataset.manifest), dtype=np.bool_)
-        words = dataset.index.words
+            return np.zeros(len(samples), dtype=np.bool_)
+        words = dataset.index.words[samples]
         free = np.isin(shard_of(words), self._cache.catalog.evictable(dataset.id))
-        asked = self._wanted(dataset) | dataset.reads.is_asked(time.time())
+        asked = self._wanted(dataset)[samples] | dataset.reads.is_asked(time.time())[samples]
         return np.asarray(is_resident(words) & free & ~asked)

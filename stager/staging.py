@@ -32,7 +32,7 @@ log = logging.getLogger("stager")
 
 WANT_SHARD_SAMPLES: Final = 64  # a waiting reader's samples are spread over all workers
 NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
-REACH_PART: Final = 0.05
+REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room
 REFILL_EVERY_S: Final = 5.0
 STOP_S: Final = 10.0
 NONE: Final = np.zeros(0, dtype=np.int64)
@@ -153,7 +153,7 @@ class Staging:
             dataset = session.dataset
             largest = tasks.samples_that_fit(dataset, tasks.shard_samples_max(dataset))
             reach = len(dataset.manifest)
-            if largest < NEAR_SAMPLES and largest < session.missing():
+            if largest < NEAR_SAMPLES and largest < len(session.order) - session.cursor:
                 # What is staged ahead takes the place of what is kept: go no further than a part of it.
                 largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
                 kept = self.cache.budget.used_bytes / tasks.mean_row_bytes(dataset)
@@ -182,13 +182,10 @@ class Staging:
 
     def _build(self, piece: Piece) -> None:
         """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
-        fit = 0 if piece.is_transient else self._tasks.samples_that_fit(piece.dataset, len(piece.samples))
+        fit = self._tasks.samples_that_fit(piece.dataset, len(piece.samples))
         try:
-            if piece.is_transient:
-                self._tasks.build(piece, is_transient=True)
-                return
-            if fit == len(piece.samples) or not piece.for_reader:
-                self._tasks.build(piece)
+            if piece.is_transient or not piece.for_reader or fit == len(piece.samples):
+                self._tasks.build(piece, is_transient=piece.is_transient)
                 return
             keep = self._evictor.make_room(
                 piece.dataset, piece.samples, self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
