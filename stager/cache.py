@@ -161,11 +161,12 @@ class Cache:
             if len(lost):
                 changed = {"reason": reason, "detail": detail, "samples": len(lost)}
         sweep_dataset_files(self.directory, self.catalog, spec.name)
-        shards = self.catalog.shards(row.id)
-        self.evict([shard for shard in shards if np.all(shard.samples < 0)])
-        for shard in shards:
-            if np.any(shard.samples >= 0):
-                self._give_back(dataset, shard)
+        if before is not None and before.manifest != manifest.digest:
+            shards = self.catalog.shards(row.id)
+            self.evict([shard for shard in shards if np.all(shard.samples < 0)])
+            for shard in shards:
+                if np.any(shard.samples < 0) and np.any(shard.samples >= 0):
+                    self._give_back(dataset, shard)
         return dataset, changed
 
     def _load(self, row: DatasetRow) -> Dataset:
