@@ -39,7 +39,7 @@ class Session:
 
     def read_in_order(self, order: dict[str, object]) -> None:
         """Tell the service in which order we are going to read, so that it stages ahead of us."""
-        self._order, self._position = {"session": self.id, **order}, 0
+        self._order, self._position, self._told = {"session": self.id, **order}, 0, 0
         self._tell_order()
         _report_soon(self)
 
@@ -104,8 +104,7 @@ class Session:
                 self._reasons[reason] = self._reasons.get(reason, 0) + many
             if samples is not None:
                 self._reads.append(samples)
-                if len(self._reads) > READS_HELD:  # nobody takes them: the service is away
-                    del self._reads[0]
+                del self._reads[:-READS_HELD]  # nobody takes them: the service is away
         _report_soon(self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -149,6 +148,8 @@ class Session:
                 if not answer["knows_order"] and position is not None:
                     self._tell_order()  # the service was started anew
             except StagerError:
+                with self._lock:
+                    self._reads[:0] = reads
                 _unsent.add(self)
             if position is not None:
                 _unsent.add(self)  # a report is a sign of life, too
