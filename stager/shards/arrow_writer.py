@@ -22,7 +22,7 @@ from stager.shards.trailer import Place, pack_trailer
 
 METADATA_KEY = b"stager"
 ALIGNMENT_BYTES = 64
-WRITE_BYTES = 1 << 20  # in one call. From 2 MiB on, Linux takes huge pages for it: eight times the CPU time
+WRITE_BYTES = 1 << 20  # in one call. From 2 MiB on it took eight times the CPU time
 MAGIC_BYTES = 8  # an Arrow file opens with "ARROW1" and two zeros
 
 

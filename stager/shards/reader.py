@@ -1,5 +1,6 @@
 """What open shards of both formats have in common."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from stager.shards.envelope import ENVELOPE_PARTS, Envelope
 from stager.shards.trailer import read_trailer
 
 
-class OpenShard:
+class OpenShard(ABC):
     """A mapped shard whose trailer was checked. `_parts`: what a format has beside the envelope's."""
 
     def __init__(self, path: Path, data: memoryview, trailer_end: int) -> None:
@@ -24,8 +25,8 @@ class OpenShard:
     def __len__(self) -> int:
         return len(self.checksums)
 
-    def row(self, row: int) -> Arrays:
-        raise NotImplementedError
+    @abstractmethod
+    def row(self, row: int) -> Arrays: ...
 
     def places(self, row: int) -> list[tuple[int, int]]:
         return [(array.ctypes.data - self._start, array.nbytes) for array in self.row(row).values()]
