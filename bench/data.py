@@ -1,5 +1,6 @@
 """The images all runs share: copies of real ones, or made."""
 
+import base64
 import hashlib
 import io
 import shutil
@@ -9,22 +10,25 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from awscrt.checksums import crc64nvme
 from PIL import Image
 
 CLASSES: Final = 100
 MADE: Final = 200  # different ones; the others are copies
 BUCKET: Final = "bench"
 PREFIX: Final = "jpeg"
+NO_SUM: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image: its key below the prefix, its file, its label and the MD5 of its bytes."""
+    """One image: its key below the prefix, its file, its label, and the sums of its bytes."""
 
     key: str
     file: Path
     label: int
     etag: str
+    sum: str  # CRC64NVME in base64, which S3 keeps of an object
     size: int
 
 
@@ -53,9 +57,12 @@ class Data:
         path.write_text("".join(f"{item.file}\t{item.label}\n" for item in self.items))
         return path
 
-    def objects(self) -> list[tuple[str, Path, str]]:
-        """(bucket/key, file, etag) of each, for the server."""
-        return [(f"{BUCKET}/{PREFIX}/{item.key}", item.file, item.etag) for item in self.items]
+    def objects(self, has_sums: bool = True) -> list[tuple[str, Path, str, str]]:
+        """(bucket/key, file, etag, checksum or -) of each, for the server."""
+        return [
+            (f"{BUCKET}/{PREFIX}/{item.key}", item.file, item.etag, item.sum if has_sums else NO_SUM)
+            for item in self.items
+        ]
 
 
 def lay_out(root: Path, given: Path | None, count: int) -> Data:
@@ -78,7 +85,8 @@ def _items(root: Path) -> Iterator[Item]:
         raw = file.read_bytes()
         label = int(file.parent.name.removeprefix("class"))
         etag = hashlib.md5(raw, usedforsecurity=False).hexdigest()
-        yield Item(str(file.relative_to(root)), file, label, etag, len(raw))
+        crc = base64.b64encode(crc64nvme(raw).to_bytes(8, "big")).decode()
+        yield Item(str(file.relative_to(root)), file, label, etag, crc, len(raw))
 
 
 def _given(folder: Path) -> Iterator[bytes]:

@@ -7,24 +7,24 @@ docs/PERFORMANCE.md comes from here.
 import argparse
 import hashlib
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from awscrt.checksums import crc64nvme
 
 from bench.data import Data, lay_out
 from bench.environments import BENCH
 from bench.harness import fresh_work
 from bench.peers.common import BATCH, SIDE
 from bench.process import end_all
-from bench.servers import environ, running_service, slow_s3
+from bench.servers import DELAY_MS, environ, running_service, slow_s3
 
 SAMPLES: Final = 512
+GETS: Final = 8000
 Steps = list[tuple[str, float]]  # what, CPU microseconds a sample
 
 
@@ -80,44 +80,21 @@ def cost_once(work: Callable[[Any], object], items: Sequence[Any]) -> list[float
 
 
 def fetch(data: Data) -> Steps:
-    import obstore
-    from obstore.store import S3Store
+    """64 GETs under way all the time, from servers with and without a checksum of ours to compare."""
+    from bench.peers.stager import fetch as fetch_all
 
-    from stager.model import SourceSpec
-    from stager.sources import open_source
-
-    with slow_s3(data.objects()) as s3:
-        spec = SourceSpec("s3://bench/jpeg", endpoint_url=s3.endpoint_url)
-        source = open_source(spec)
-        infos = list(source.scan()) * 8
-        store = S3Store(
-            "bench", endpoint=s3.endpoint_url, region="us-east-1", client_options={"allow_http": True}
-        )
-        whole_user, whole_system = of_process(source.read, infos)
-        bare_user, bare_system = of_process(
-            lambda info: memoryview(obstore.get(store, "jpeg/" + info.key).bytes()), infos
-        )
-        raws = [item.file.read_bytes() for item in data.items]
-        md5 = cost(lambda raw: hashlib.md5(raw, usedforsecurity=False).hexdigest(), raws)
-        rest = whole_user + whole_system - bare_user - bare_system - md5
-        return [
-            ("obstore, in the kernel: the socket", bare_system),
-            ("obstore, in user space: HTTP, signature, threads", bare_user),
-            ("MD5 of the bytes", md5),
-            ("If-Match, length, errors, retry: ours", max(0.0, rest)),
-        ]
-
-
-def of_process(work: Callable[[Any], object], items: Sequence[Any]) -> tuple[float, float]:
-    """User and system CPU microseconds of the whole process for each item, by 16 threads."""
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, items[:64]))
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        for _ in pool.map(work, items):
-            pass
-        after = resource.getrusage(resource.RUSAGE_SELF)
-    user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
-    return user / len(items) * 1e6, system / len(items) * 1e6
+    raws = [item.file.read_bytes() for item in data.items]
+    crc = cost(crc64nvme, raws)
+    md5 = cost(lambda raw: hashlib.md5(raw, usedforsecurity=False).hexdigest(), raws)
+    with slow_s3(data.objects(), DELAY_MS) as s3:
+        told = fetch_all({"endpoint_url": s3.endpoint_url, "gets": GETS, "in_flight": 64})
+    whole, system = (1000 * told[name] for name in ("cpu_s_per_1000", "system_s_per_1000"))
+    return [
+        ("the kernel: socket, copy to user space", system),
+        ("libcurl, signature, Python around it", whole - system - crc),
+        ("CRC64NVME of the bytes", crc),
+        ("(where the server has no checksum: MD5 instead)", md5),
+    ]
 
 
 def prepare_and_write(data: Data) -> Steps:

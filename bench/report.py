@@ -14,7 +14,16 @@ from bench.environments import PEERS, ROOT
 from bench.harness import Bench, Row
 from bench.targets import Verdict
 
-PACKAGES: Final = ("torch", "numpy", "pyarrow", "obstore", "simplejpeg", "pillow", "opencv-python-headless")
+PACKAGES: Final = (
+    "torch",
+    "numpy",
+    "pyarrow",
+    "pycurl",
+    "awscrt",
+    "simplejpeg",
+    "pillow",
+    "opencv-python-headless",
+)
 TITLES: Final = {
     "prepare": "Prepare: JPEGs to 224 px raw",
     "fetch": "Fetch: GETs at 30 ms a request",

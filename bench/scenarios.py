@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from bench.data import BUCKET, PREFIX, Data
+from bench.data import BUCKET, NO_SUM, PREFIX, Data
 from bench.environments import Environment
 from bench.harness import PIXEL_TOLERANCE, Answer, Bench, Entry, Row
 from bench.peers.common import cpu_s
@@ -63,9 +63,10 @@ def stage(bench: Bench, data: Data) -> Answer:
 
 def fetch(bench: Bench) -> None:
     data = bench.data.first(bench.scale.cold_samples)
-    with slow_s3(data.objects(), DELAY_MS) as s3:
+    with slow_s3(data.objects(), DELAY_MS) as s3, slow_s3(data.objects(has_sums=False), DELAY_MS) as old_s3:
         task = {"endpoint_url": s3.endpoint_url, "gets": bench.scale.gets}
-        entries = []
+        old = partial(bench.ours, "fetch", **{**task, "endpoint_url": old_s3.endpoint_url}, in_flight=64)
+        entries = [Entry("stager, 64 in flight, MD5 only", "stager", old)]
         for many in IN_FLIGHT[:2] if bench.is_quick else IN_FLIGHT:
             entries.append(Entry(f"{many} / {DELAY_MS:.0f} ms", "limit", partial(_latency_limit, many)))
             ours = partial(bench.ours, "fetch", **task, in_flight=many)
@@ -143,13 +144,15 @@ def cold_shards(bench: Bench, peer: Environment, store: str, data: Data, task: d
     """A peer's shards on the slow S3. For raw ones, the time of their preparation is told, too."""
     path, prepare_s = bench.shards_of(peer, store, data)
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    objects = [(f"{BUCKET}/shards/{file.relative_to(path)}", file, f"{number:032x}") for number, file in
-               enumerate(files)]  # fmt: skip
+    objects = [
+        (f"{BUCKET}/shards/{file.relative_to(path)}", file, f"{number:032x}", NO_SUM)
+        for number, file in enumerate(files)
+    ]
     cache = bench.work / "cold-cache"
     shutil.rmtree(cache, ignore_errors=True)
     cache.mkdir()
     with slow_s3(objects, DELAY_MS, BYTES_PER_S) as s3:
-        urls = [f"{s3.endpoint_url}/{path}" for path, _, _ in objects if path.endswith(".tar")]
+        urls = [f"{s3.endpoint_url}/{path}" for path, *_ in objects if path.endswith(".tar")]
         more: dict[str, Any] = {
             "remote": f"s3://{BUCKET}/shards",
             "urls": urls,

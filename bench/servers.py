@@ -70,10 +70,10 @@ class SlowS3:
 
 @contextmanager
 def slow_s3(
-    objects: Iterable[tuple[str, Path, str]], delay_ms: float = 0.0, bytes_per_s: float = 0.0
+    objects: Iterable[tuple[str, Path, str, str]], delay_ms: float = 0.0, bytes_per_s: float = 0.0
 ) -> Iterator[SlowS3]:
-    """Serve (bucket/key, file, etag) from memory, each request late by so much, all of them within a rate."""
-    lines = sorted((path, f"{path}\t{file}\t{etag}\n") for path, file, etag in objects)
+    """Serve (bucket/key, file, etag, checksum), each request late by so much, all of them within a rate."""
+    lines = sorted((path, f"{path}\t{file}\t{etag}\t{sum}\n") for path, file, etag, sum in objects)
     with tempfile.NamedTemporaryFile("w", prefix="objects-", dir=BENCH / "work" / "tmp") as listing:
         listing.write("".join(line for _, line in lines))
         listing.flush()

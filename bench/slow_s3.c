@@ -2,7 +2,8 @@
 
    slow_s3 LIST DELAY_MS BYTES_PER_S      (0 bytes/s: no cap)
 
-   LIST has a line for each object: bucket/key TAB file TAB etag, sorted by key. Files are mapped, not read.
+   LIST has a line for each object: bucket/key TAB file TAB etag TAB sum, sorted by key. Files are mapped, not read.
+   The sum is the CRC64NVME in base64, as S3 has it of all that was uploaded since 2025, or - for none.
    It listens on a free port of 127.0.0.1 and prints it. One thread and epoll: it takes a small part of one core,
    since client and server share the machine. It ends with its parent.
 
@@ -37,6 +38,7 @@ typedef struct {
     char *path; /* bucket/key */
     char *file;
     char *etag;
+    char *sum;
     const char *data; /* NULL until it is first asked for */
     size_t size;
 } Object;
@@ -97,12 +99,12 @@ static void load(const char *list) {
     char *line = NULL;
     while (getline(&line, &length, file) > 0) {
         line[strcspn(line, "\n")] = 0;
-        char *path = strtok(line, "\t"), *name = strtok(NULL, "\t"), *etag = strtok(NULL, "\t");
+        char *path = strtok(line, "\t"), *name = strtok(NULL, "\t"), *etag = strtok(NULL, "\t"), *sum = strtok(NULL, "\t");
         struct stat about;
-        if (!etag || stat(name, &about)) die(name ? name : list);
+        if (!sum || stat(name, &about)) die(name ? name : list);
         if (object_count == room) objects = must(realloc(objects, (room = room ? 2 * room : 1024) * sizeof *objects));
         objects[object_count++] =
-            (Object){must(strdup(path)), must(strdup(name)), must(strdup(etag)), NULL, (size_t)about.st_size};
+            (Object){must(strdup(path)), must(strdup(name)), must(strdup(etag)), must(strdup(sum)), NULL, (size_t)about.st_size};
     }
     free(line);
     fclose(file);
@@ -278,6 +280,7 @@ static int names(const char *wanted, const char *etag) {
 
 static void answer_object(Connection *to, Object *object, const char *head, int is_head) {
     char *match = header(head, "if-match"), *unless = header(head, "if-none-match"), *range = header(head, "range");
+    char *sums = header(head, "x-amz-checksum-mode");
     size_t from = 0, end = object->size;
     int is_part = range && !strncasecmp(range, "bytes=", 6);
     if (is_part) {
@@ -298,6 +301,8 @@ static void answer_object(Connection *to, Object *object, const char *head, int 
         Text extra = {0};
         add(&extra, "ETag: \"%s\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nAccept-Ranges: bytes\r\n", object->etag);
         if (is_part) add(&extra, "Content-Range: bytes %zu-%zu/%zu\r\n", from, end - 1, object->size);
+        else if (sums && *object->sum != '-')
+            add(&extra, "x-amz-checksum-crc64nvme: %s\r\nx-amz-checksum-type: FULL_OBJECT\r\n", object->sum);
         const char *data = is_head ? NULL : data_of(object);
         answer(to, is_part ? "206 Partial Content" : "200 OK", "application/octet-stream", extra.data,
                data ? data + from : NULL, end - from, is_head);
@@ -305,7 +310,7 @@ static void answer_object(Connection *to, Object *object, const char *head, int 
         if (is_head) counts.head++;
         else counts.get++;
     }
-    free(match), free(unless), free(range);
+    free(match), free(unless), free(range), free(sums);
 }
 
 static void answer_stats(Connection *to) {

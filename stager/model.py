@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -37,18 +37,31 @@ class SourceSpec:
     anonymous: bool = False
 
 
+Fetched = memoryview | Exception  # an object's bytes, or why they cannot be had
+
+
 class Source(Protocol):
     """A read-only place objects come from. Two verbs; everything else is a wrapper."""
 
     def scan(self) -> Iterator[ObjectInfo]:
         """Yield every object once, in key order. Raise SourceError if the place cannot be listed."""
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        """Return the bytes of exactly this version.
+    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        """Begin to read exactly this version, and return at once.
 
-        Raise SampleError if this object cannot be had (missing, changed, forbidden, unreadable),
-        SourceBusy if asking again may help, another SourceError if the whole source is out of reach.
+        `done` gets its bytes, or SampleError if this object cannot be had (missing, changed, forbidden,
+        unreadable), SourceBusy if asking again may help, another SourceError if the whole source is out of
+        reach. It is called once, in a thread of the source's, and must be quick.
         """
+
+
+class BlockingSource(Protocol):
+    """A source that reads one object a call. `ThreadedSource` makes a Source of it."""
+
+    def scan(self) -> Iterator[ObjectInfo]: ...
+
+    def read(self, info: ObjectInfo) -> memoryview:
+        """Return the bytes, or raise what `Source.start` tells of."""
 
 
 @dataclass(frozen=True, slots=True)

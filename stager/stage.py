@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
@@ -15,6 +16,7 @@ from stager.config import FETCH_BYTES_IN_FLIGHT, FETCHES_IN_FLIGHT, OBJECT_BYTES
 from stager.errors import SampleError, SourceBusy, SourceError
 from stager.manifest import Manifest
 from stager.model import (
+    Fetched,
     ObjectInfo,
     Recipe,
     Row,
@@ -62,63 +64,73 @@ class Lanes(Generic[T]):
                     return lane.popleft()
 
 
-class ByteRoom:
-    """Bounds the bytes that are fetched and not yet prepared. One object always gets in."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit, self._used = limit_bytes, 0
-        self._door = threading.Lock()  # one waits for room, the others behind it: no herd, and none is passed
-        self._changed = threading.Condition()
-
-    def enter(self, size_bytes: int) -> None:
-        with self._door, self._changed:
-            self._changed.wait_for(lambda: self._used == 0 or self._used + size_bytes <= self._limit)
-            self._used += size_bytes
-
-    def leave(self, size_bytes: int) -> None:
-        with self._changed:
-            self._used -= size_bytes
-            self._changed.notify()
-
-
 class Pools:
-    """The threads of one worker process: many that wait for the source, a few that prepare.
+    """What one worker process has under way: objects that come, and threads that prepare them.
 
-    All shards share them, and samples are taken in the order in which they came: the next shard is fetched
+    All shards share it, and samples are taken in the order in which they came: the next shard is fetched
     while the last samples of the one before are prepared. `load` is run first by whoever prepares.
     """
 
-    def __init__(self, prepare_threads: int, load: Callable[[], None] = lambda: None) -> None:
-        self._room = ByteRoom(FETCH_BYTES_IN_FLIGHT)
-        self._to_fetch: Lanes[tuple[_Work, int]] = Lanes()
+    def __init__(
+        self,
+        prepare_threads: int,
+        load: Callable[[], None] = lambda: None,
+        bytes_max: int = FETCH_BYTES_IN_FLIGHT,
+    ) -> None:
+        """`bytes_max`: of what is fetched and not yet prepared. One object always gets in."""
+        self._to_fetch: tuple[deque[tuple[_Work, int]], ...] = (
+            deque(),
+            deque(),
+        )  # what is urgent, and the rest
         self._to_prepare: Lanes[tuple[_Work, int, ObjectInfo, memoryview]] = Lanes()
+        self._lock = threading.Lock()
+        self._bytes_max, self._bytes, self._fetches = bytes_max, 0, 0
         self._load = load
-        for name, count, run in (
-            ("fetch", FETCHES_IN_FLIGHT, self._fetch_on),
-            ("prepare", prepare_threads, self._prepare_on),
-        ):
-            for number in range(count):
-                threading.Thread(target=run, name=f"{name}-{number}", daemon=True).start()
+        for number in range(prepare_threads):
+            threading.Thread(target=self._prepare_on, name=f"prepare-{number}", daemon=True).start()
 
     def run(self, work: "_Work") -> None:
         """Fetch all, prepare each as soon as it is there, return when the last one is done."""
-        for at in range(len(work.samples)):
-            self._to_fetch.put((work, at), work.is_urgent)
+        with self._lock:
+            self._to_fetch[0 if work.is_urgent else 1].extend((work, at) for at in range(len(work.samples)))
+        self._fetch_more()
         work.all_done.wait()
 
-    def _fetch_on(self) -> None:
-        while True:
-            work, at = self._to_fetch.take()
-            info = work.info(at)
-            self._room.enter(info.size)
-            try:
-                data = work.fetch(info)
-            except Exception as error:
-                self._room.leave(info.size)
-                work.end(at, error)
+    def _fetch_more(self) -> None:
+        while (admitted := self._admit()) is not None:
+            work, at, info = admitted
+            if refused := work.refusal(info):
+                self._end_fetch()
+                self._leave(work, at, info, refused)
             else:
-                self._to_prepare.put((work, at, info, data), work.is_urgent)
-                del data
+                work.fetch(info, partial(self._fetched, work, at, info))
+
+    def _admit(self) -> "tuple[_Work, int, ObjectInfo] | None":
+        """The next to fetch, if there is one and room for it."""
+        with self._lock:
+            lane = next((lane for lane in self._to_fetch if lane), None)
+            if lane is None or self._fetches >= FETCHES_IN_FLIGHT:
+                return None
+            work, at = lane[0]
+            info = work.info(at)
+            if self._bytes and self._bytes + info.size > self._bytes_max:
+                return None
+            lane.popleft()
+            self._bytes += info.size
+            self._fetches += 1
+            return work, at, info
+
+    def _fetched(self, work: "_Work", at: int, info: ObjectInfo, fetched: Fetched) -> None:
+        self._end_fetch()
+        if isinstance(fetched, memoryview):
+            self._to_prepare.put((work, at, info, fetched), work.is_urgent)
+        else:
+            self._leave(work, at, info, fetched)
+        self._fetch_more()
+
+    def _end_fetch(self) -> None:
+        with self._lock:
+            self._fetches -= 1
 
     def _prepare_on(self) -> None:
         self._load()
@@ -130,9 +142,14 @@ class Pools:
             except Exception as caught:
                 error = caught
             del data
-            self._room.leave(info.size)
-            work.end(at, error)
+            self._leave(work, at, info, error)
+            self._fetch_more()
             del work
+
+    def _leave(self, work: "_Work", at: int, info: ObjectInfo, error: Exception | None) -> None:
+        with self._lock:
+            self._bytes -= info.size
+        work.end(at, error)
 
 
 @dataclass(slots=True)
@@ -161,16 +178,25 @@ class _Work:
     def info(self, at: int) -> ObjectInfo:
         return self.manifest.info(self.samples[at])
 
-    def fetch(self, info: ObjectInfo) -> memoryview:
+    def refusal(self, info: ObjectInfo) -> Exception | None:
+        """Why an object is not even asked for."""
         if self.broken is not None:
-            raise SourceError("its shard cannot be written")
+            return SourceError("its shard cannot be written")
         if info.size > OBJECT_BYTES_MAX:
-            raise SampleError("too_large", f"{info.key}: {info.size} bytes are more than {OBJECT_BYTES_MAX}")
+            told = f"{info.key}: {info.size} bytes are more than {OBJECT_BYTES_MAX}"
+            return SampleError("too_large", told)
+        return None
+
+    def fetch(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         began = time.perf_counter()
-        data = self.source.read(info)
-        self.fetch_s.append(time.perf_counter() - began)
-        self.read_bytes.append(len(data))
-        return data
+
+        def fetched(result: Fetched) -> None:
+            if isinstance(result, memoryview):
+                self.fetch_s.append(time.perf_counter() - began)
+                self.read_bytes.append(len(result))
+            done(result)
+
+        self.source.start(info, fetched)
 
     def prepare(self, at: int, info: ObjectInfo, data: memoryview) -> None:
         began = time.perf_counter()

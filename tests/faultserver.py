@@ -31,6 +31,8 @@ class FaultServer(ThreadingHTTPServer):
         self.endpoint_url = f"http://127.0.0.1:{self.server_port}"
         self.objects: dict[str, bytes] = {}
         self.etags: dict[str, str] = {}  # where it is not the MD5
+        self.sums: dict[str, str] = {}  # headers with checksums of every object, for those who ask for them
+        self.ranges: list[str] = []  # as they were asked for
         self.asked: list[str] = []  # the paths as they came
         self.stopping = threading.Event()
         self._faults: dict[str, list[Fault]] = defaultdict(list)
@@ -120,8 +122,27 @@ def good(answer: _Handler, body: bytes, etag: str) -> None:
     if etag and answer.headers.get("If-Match", f'"{etag}"') != f'"{etag}"':
         error(412, "PreconditionFailed")(answer, body, etag)
         return
+    asked, sums = answer.headers.get("Range"), answer.server.sums
+    if asked:
+        answer.server.ranges.append(asked)
+        first, last = map(int, asked.removeprefix("bytes=").split("-"))
+        whole = {"Content-Range": f"bytes {first}-{last}/{len(body)}"}
+        answer.begin(206, etag, last + 1 - first, whole)
+        answer.wfile.write(body[first : last + 1])
+        return
+    answer.begin(200, etag, len(body), sums if answer.headers.get("x-amz-checksum-mode") else {})
+    answer.wfile.write(body)
+
+
+def deaf_to_ranges(answer: _Handler, body: bytes, etag: str) -> None:
+    """All of it, whatever part was asked for."""
     answer.begin(200, etag, len(body))
     answer.wfile.write(body)
+
+
+def too_long(answer: _Handler, body: bytes, etag: str) -> None:
+    answer.begin(200, etag, len(body) + 1)
+    answer.wfile.write(body + b"!")
 
 
 def error(status: int, code: str, message: str = "") -> Fault:

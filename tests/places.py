@@ -4,15 +4,17 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from s3server import S3Server
-from stager.model import Source, SourceSpec
+from stager.model import BlockingSource, Source, SourceSpec
 from stager.sources.directory import DirectorySource
 
-Wrap = Callable[[Source], Source]
+AnySource = Source | BlockingSource
+Wrap = Callable[[Any], AnySource]
 
 
-def bare(source: Source) -> Source:
+def bare(source: AnySource) -> AnySource:
     return source
 
 
@@ -34,14 +36,14 @@ class FolderPlace:
     def delete(self, key: str) -> None:
         (self.root / key).unlink()
 
-    def open(self) -> Source:
+    def open(self) -> AnySource:
         return self.wrap(DirectorySource(self.root))
 
 
 class BucketPlace:
     """Objects below a prefix of their own, in a real bucket."""
 
-    def __init__(self, s3: S3Server, kind: Callable[[SourceSpec], Source], wrap: Wrap = bare) -> None:
+    def __init__(self, s3: S3Server, kind: Callable[[SourceSpec], AnySource], wrap: Wrap = bare) -> None:
         self.client = s3.client()
         self.bucket = s3.bucket
         self.prefix = uuid.uuid4().hex
@@ -55,5 +57,5 @@ class BucketPlace:
     def delete(self, key: str) -> None:
         self.client.delete_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")
 
-    def open(self) -> Source:
+    def open(self) -> AnySource:
         return self.wrap(self.kind(self.spec))

@@ -66,14 +66,15 @@ THREADS = (
 )
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "asyncio": (SERVICE,),
+    "awscrt": (SOURCES,),
     "boto3": (SOURCES,),
     "botocore": (SOURCES,),
     "concurrent": THREADS,
     "cv2": ("clients/stager_client/augment.py",),
     "fastapi": (SERVICE,),
     "multiprocessing": THREADS,
-    "obstore": (SOURCES,),
     "PIL": (RECIPES,),
+    "pycurl": (SOURCES,),
     "rich": (CLI,),
     "simplejpeg": (RECIPES, CLIENTS),
     "sqlite3": ("stager/catalog.py",),
@@ -102,7 +103,7 @@ NEVER_TRUE = {"shell", "allow_pickle"}
 
 # What a training process must not pay for, or must not have at all, when it imports the client.
 NOT_IN_A_READER = {
-    *("boto3", "botocore", "cv2", "fastapi", "obstore", "PIL", "rich", "tensorflow", "torch", "typer"),
+    *("boto3", "botocore", "cv2", "fastapi", "PIL", "pycurl", "rich", "tensorflow", "torch", "typer"),
 }
 
 

@@ -2,14 +2,17 @@
 
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts import read
 from stager.errors import SampleError, SourceBusy
-from stager.model import ObjectInfo
+from stager.model import Fetched, ObjectInfo
 from stager.sources.pace import CUT_EVERY_S, GROWTH, MOST, REST_S, START, Pace, PacedSource
+from stager.sources.threads import ThreadedSource
 
 INFO = ObjectInfo("a", 1, "v")
 
@@ -93,15 +96,30 @@ class Counting:
 
 def test_no_more_than_the_limit_are_in_flight_and_all_are_answered() -> None:
     inner = Counting()
-    source = PacedSource(inner, clock=lambda: 0.0)
-    answers: list[bytes] = []
-    threads = [threading.Thread(target=lambda: answers.append(bytes(source.read(INFO)))) for _ in range(200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [b"x"] * 200
+    source = PacedSource(ThreadedSource(inner), clock=lambda: 0.0)
+    answers: SimpleQueue[Fetched] = SimpleQueue()
+    for _ in range(200):
+        source.start(INFO, answers.put)
+    assert [bytes(answers.get(timeout=60)) for _ in range(200)] == [b"x"] * 200  # type: ignore[arg-type]
     assert inner.most == START
+
+
+def test_a_source_that_blocks_has_no_more_threads_than_reads_under_way() -> None:
+    inner = Counting()
+    source = ThreadedSource(inner, threads=START)
+    before = threading.active_count()
+    answers: SimpleQueue[Fetched] = SimpleQueue()
+    for _ in range(3 * START):
+        source.start(INFO, answers.put)
+    for _ in range(3 * START):
+        answers.get(timeout=60)
+    assert inner.most == START
+    assert threading.active_count() - before <= START
+    one = ThreadedSource(inner)
+    before = threading.active_count()
+    for _ in range(20):
+        read(one, INFO)
+    assert threading.active_count() - before == 1
 
 
 @pytest.mark.parametrize(
@@ -110,8 +128,8 @@ def test_no_more_than_the_limit_are_in_flight_and_all_are_answered() -> None:
 def test_only_a_busy_source_slows_it_down_and_errors_come_through(error: Exception, limit: int) -> None:
     inner = Counting(error)
     inner.all_in.set()
-    source = PacedSource(inner)
+    source = PacedSource(ThreadedSource(inner))
     with pytest.raises(type(error)):
-        source.read(INFO)
+        read(source, INFO)
     assert source.pace.limit == limit
     assert list(source.scan()) == [INFO]

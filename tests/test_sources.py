@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Place, SourceContract
-from places import BucketPlace, FolderPlace, Wrap, bare
+from contracts import Place, SourceContract, read
+from places import BucketPlace, FolderPlace, bare
 from s3server import S3Server
 from stager.errors import SampleError, SourceBusy, UsageError
 from stager.model import ObjectInfo, SourceSpec
@@ -16,31 +16,26 @@ from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import BotoSource
-from stager.sources.s3_obstore import ObstoreSource
-
-
-@pytest.fixture(params=[bare, RetryingSource, PacedSource])
-def wrap(request: pytest.FixtureRequest) -> Wrap:
-    wrap: Wrap = request.param
-    return wrap
+from stager.sources.s3_curl import CurlSource
+from stager.sources.threads import ThreadedSource
 
 
 class TestDirectory(SourceContract):
-    @pytest.fixture
-    def place(self, tmp_path: Path, wrap: Wrap) -> Place:
-        return FolderPlace(tmp_path, wrap)
+    @pytest.fixture(params=[bare, ThreadedSource, lambda source: PacedSource(ThreadedSource(source))])
+    def place(self, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+        return FolderPlace(tmp_path, request.param)
 
 
 class TestBoto(SourceContract):
-    @pytest.fixture
-    def place(self, s3: S3Server, wrap: Wrap) -> Place:
-        return BucketPlace(s3, BotoSource, wrap)
+    @pytest.fixture(params=[bare, ThreadedSource])
+    def place(self, s3: S3Server, request: pytest.FixtureRequest) -> Place:
+        return BucketPlace(s3, BotoSource, request.param)
 
 
-class TestObstore(SourceContract):
-    @pytest.fixture
-    def place(self, s3: S3Server, wrap: Wrap) -> Place:
-        return BucketPlace(s3, ObstoreSource, wrap)
+class TestCurl(SourceContract):
+    @pytest.fixture(params=[bare, RetryingSource, PacedSource])
+    def place(self, s3: S3Server, request: pytest.FixtureRequest) -> Place:
+        return BucketPlace(s3, CurlSource, request.param)
 
 
 class BusySource:
@@ -69,17 +64,17 @@ def slept() -> list[float]:
 
 
 def test_a_busy_read_is_asked_again_after_each_wait(slept: list[float]) -> None:
-    source = RetryingSource(BusySource(0, 0), waits_s=(1, 2, 4), sleep=slept.append)
-    assert bytes(source.read(ObjectInfo("a", 1, "v"))) == b"a"
+    source = RetryingSource(ThreadedSource(BusySource(0, 0)), waits_s=(1, 2, 4), sleep=slept.append)
+    assert bytes(read(source, ObjectInfo("a", 1, "v"))) == b"a"
     assert slept == [1, 2]
 
 
 def test_the_last_busy_comes_through(slept: list[float]) -> None:
-    source = RetryingSource(BusySource(0, 0, 0), waits_s=(1, 2), sleep=slept.append)
+    source = RetryingSource(ThreadedSource(BusySource(0, 0, 0)), waits_s=(1, 2), sleep=slept.append)
     with pytest.raises(SourceBusy):
-        source.read(ObjectInfo("a", 1, "v"))
+        read(source, ObjectInfo("a", 1, "v"))
     with pytest.raises(SourceBusy):
-        list(RetryingSource(BusySource(0, 1, 2), waits_s=(1, 2), sleep=slept.append).scan())
+        list(RetryingSource(ThreadedSource(BusySource(0, 1, 2)), waits_s=(1, 2), sleep=slept.append).scan())
     assert slept == [1, 2, 1, 2]
 
 
@@ -89,13 +84,13 @@ def test_an_error_of_another_kind_is_not_asked_again(slept: list[float]) -> None
             raise SampleError("missing", info.key)
 
     with pytest.raises(SampleError):
-        RetryingSource(Refusing(), sleep=slept.append).read(ObjectInfo("a", 1, "v"))
+        read(RetryingSource(ThreadedSource(Refusing()), sleep=slept.append), ObjectInfo("a", 1, "v"))
     assert slept == []
 
 
 @pytest.mark.parametrize("busy", [(0,), (3,), (5,), (0, 2, 1), (4, 0, 4)])
 def test_a_scan_that_breaks_goes_on_where_it_ended(slept: list[float], busy: tuple[int, ...]) -> None:
-    source = RetryingSource(BusySource(*busy), waits_s=(1, 2, 4), sleep=slept.append)
+    source = RetryingSource(ThreadedSource(BusySource(*busy)), waits_s=(1, 2, 4), sleep=slept.append)
     assert [info.key for info in source.scan()] == list("abcde")
     assert len(slept) == len(busy)
 
@@ -104,7 +99,7 @@ def test_waits_are_never_in_step(monkeypatch: pytest.MonkeyPatch, slept: list[fl
     monkeypatch.setattr("stager.sources.retry.time.sleep", slept.append)
     for _ in range(50):
         with pytest.raises(SourceBusy):
-            RetryingSource(BusySource(0, 0), waits_s=(10,)).read(ObjectInfo("a", 1, "v"))
+            read(RetryingSource(ThreadedSource(BusySource(0, 0)), waits_s=(10,)), ObjectInfo("a", 1, "v"))
     assert 5 <= min(slept) < 9
     assert 11 < max(slept) <= 15
 
@@ -148,12 +143,12 @@ def test_the_packages_for_s3_are_not_imported_for_a_directory(tmp_path: Path) ->
     code = (
         "import sys; from stager.model import SourceSpec; from stager.sources import open_source;"
         f"list(open_source(SourceSpec({str(tmp_path)!r})).scan());"
-        "print({'boto3', 'botocore', 'obstore'} & set(sys.modules))"
+        "print({'boto3', 'botocore', 'pycurl'} & set(sys.modules))"
     )
     assert python(code) == "set()\n"
 
 
-@pytest.mark.parametrize("package", ["boto3", "obstore"])
+@pytest.mark.parametrize("package", ["boto3", "pycurl", "awscrt"])
 def test_a_missing_package_is_named_with_the_way_to_install_it(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"

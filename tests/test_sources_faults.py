@@ -1,7 +1,10 @@
 """S3 when things go wrong on the wire: the right error, in bounded time, and never a wrong byte."""
 
+import base64
+import itertools
 import logging
 import os
+import random
 import time
 import traceback
 from collections.abc import Iterator
@@ -10,15 +13,17 @@ from pathlib import Path
 import pytest
 
 import faultserver as fault
-from contracts import only, refusal
+from contracts import only, read, refusal
 from faultserver import BUCKET, Fault, FaultServer, error
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound
 from stager.model import SourceSpec
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import BotoSource, Limits
-from stager.sources.s3_obstore import ObstoreSource
+from stager.sources.s3_check import CHECKSUMS
+from stager.sources.s3_curl import PART_BYTES, CurlSource
+from stager.sources.threads import ThreadedSource
 
-S3Source = BotoSource | ObstoreSource
+S3Source = BotoSource | CurlSource
 DATA = bytes(range(256)) * 400
 LIMITS = Limits(connect_s=1, silence_s=0.3, answer_s=0.6)
 BOUND_S = 10.0  # far above the limits, far below for ever
@@ -35,20 +40,21 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
         yield server
 
 
-@pytest.fixture(params=[BotoSource, ObstoreSource])
+@pytest.fixture(params=[BotoSource, CurlSource])
 def source(request: pytest.FixtureRequest, server: FaultServer) -> S3Source:
     kind: type[S3Source] = request.param
     return kind(SourceSpec(f"s3://{BUCKET}", endpoint_url=server.endpoint_url), LIMITS)
 
 
 def asked_again(source: S3Source) -> RetryingSource:
-    return RetryingSource(source, waits_s=(0, 0), sleep=lambda _: None)
+    inner = ThreadedSource(source) if isinstance(source, BotoSource) else source
+    return RetryingSource(inner, waits_s=(0, 0), sleep=lambda _: None)
 
 
 BUSY: list[Fault] = [
     error(503, "SlowDown"), error(503, ""), error(500, "InternalError"), error(429, "TooManyRequests"),
     fault.truncated, fault.truncated_without_length, fault.reset, fault.stalled, fault.silent, fault.dripping,
-    fault.damaged,
+    fault.damaged, fault.too_long,
 ]  # fmt: skip
 
 
@@ -60,10 +66,10 @@ def test_what_may_pass_is_busy_soon_and_asked_again_gives_the_bytes(
     started = time.monotonic()
     server.fail("a", broken)
     with pytest.raises(SourceBusy) as raised:
-        source.read(info)
+        read(source, info)
     assert raised.value.message.startswith(f"s3://{BUCKET}/a: ")
     server.fail("a", broken)
-    assert bytes(asked_again(source).read(info)) == DATA
+    assert bytes(read(asked_again(source), info)) == DATA
     assert time.monotonic() - started < BOUND_S
 
 
@@ -71,7 +77,7 @@ def test_nobody_below_asks_again(server: FaultServer, source: S3Source) -> None:
     info = only(source)
     server.fail("a", *[error(503, "SlowDown")] * 3)
     with pytest.raises(SourceBusy):
-        asked_again(source).read(info)
+        read(asked_again(source), info)
     assert server.asked.count(f"/{BUCKET}/a") == 3
 
 
@@ -121,11 +127,11 @@ def test_what_concerns_the_source_is_said_in_one_line_with_a_hint_and_no_secret(
     broken = error(status, code, message="x-amz-security-token:canary")
     server.fail("a", broken)
     server.fail("", broken)
-    with pytest.raises(kind, match=what) as read:
-        source.read(info)
+    with pytest.raises(kind, match=what) as reading:
+        read(source, info)
     with pytest.raises(kind, match=what) as scanned:
         list(source.scan())
-    for raised in (read, scanned):
+    for raised in (reading, scanned):
         assert raised.value.hint
         assert raised.value.message.isprintable()
         assert "canary" not in "".join(traceback.format_exception(raised.value))
@@ -165,8 +171,8 @@ def test_an_object_that_comes_short_is_noticed_without_an_md5(server: FaultServe
     info = only(source)
     server.fail("a", fault.truncated_without_length)
     with pytest.raises(SourceBusy):
-        source.read(info)
-    assert bytes(source.read(info)) == DATA
+        read(source, info)
+    assert bytes(read(source, info)) == DATA
 
 
 def test_bytes_that_are_damaged_differently_each_time_are_never_given_out(
@@ -176,8 +182,8 @@ def test_bytes_that_are_damaged_differently_each_time_are_never_given_out(
     for _ in range(3):
         server.fail("a", fault.damaged, fault.good)
         with pytest.raises(SourceBusy, match="damaged on the way"):
-            source.read(info)
-    assert bytes(source.read(info)) == DATA
+            read(source, info)
+    assert bytes(read(source, info)) == DATA
 
 
 def test_etags_that_look_like_md5_but_are_none_are_found_out_once(
@@ -187,9 +193,62 @@ def test_etags_that_look_like_md5_but_are_none_are_found_out_once(
     info = only(source)
     for reads in (2, 1, 1):
         server.asked.clear()
-        assert bytes(source.read(info)) == DATA
+        assert bytes(read(source, info)) == DATA
         assert len(server.asked) == reads
     assert [record.levelno for record in caplog.records if "md5" in record.message] == [logging.WARNING]
+
+
+SUMS = {name: base64.b64encode(compute(memoryview(DATA))).decode() for name, compute in CHECKSUMS.items()}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_servers_own_checksum_finds_damage_that_no_etag_shows(server: FaultServer, name: str) -> None:
+    server.etags["a"] = "5ee8e4f0a1d14ab5a4d3ad5f5be2b0c7-2"  # uploaded in parts
+    server.sums = {f"x-amz-checksum-{name}": SUMS[name], "x-amz-checksum-type": "FULL_OBJECT"}
+    source = curl_source(server)
+    info = only(source)
+    server.fail("a", fault.damaged)
+    with pytest.raises(SourceBusy, match="damaged on the way"):
+        read(source, info)
+    assert bytes(read(source, info)) == DATA
+
+
+def test_a_checksum_of_checksums_says_nothing_of_the_whole(server: FaultServer) -> None:
+    server.etags["a"] = "5ee8e4f0a1d14ab5a4d3ad5f5be2b0c7-2"
+    source = curl_source(server)
+    for sums in ({"x-amz-checksum-crc32": "AAAAAA==-2"}, {"x-amz-checksum-crc32": "AAAAAA==", **COMPOSITE}):
+        server.sums = sums
+        assert bytes(read(source, only(source))) == DATA
+
+
+COMPOSITE = {"x-amz-checksum-type": "COMPOSITE"}
+
+
+def test_a_large_object_comes_in_parts_and_each_byte_lies_where_it_belongs(server: FaultServer) -> None:
+    large = random.Random(0).randbytes(2 * PART_BYTES + 12_345)
+    server.objects["a"] = large
+    source = curl_source(server, Limits())
+    info = only(source)
+    assert bytes(read(source, info)) == large
+    ends = [0, PART_BYTES, 2 * PART_BYTES, len(large)]
+    assert sorted(server.ranges) == sorted(f"bytes={a}-{b - 1}" for a, b in itertools.pairwise(ends))
+    for broken, kind in [
+        (error(503, "SlowDown"), SourceBusy),
+        (fault.deaf_to_ranges, SourceBusy),
+        (fault.truncated, SourceBusy),
+        (fault.another_version, SourceBusy),  # it says 200 where a part was asked for
+    ]:
+        server.fail("a", fault.good, broken)
+        with pytest.raises(kind):
+            read(source, info)
+    server.fail("a", *[fault.damaged] * 3)
+    with pytest.raises(SourceBusy, match="damaged"):
+        read(source, info)
+    assert bytes(read(source, info)) == large
+
+
+def curl_source(server: FaultServer, limits: Limits = LIMITS) -> CurlSource:
+    return CurlSource(SourceSpec(f"s3://{BUCKET}", endpoint_url=server.endpoint_url), limits)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +260,7 @@ def test_keys_that_a_path_library_would_tidy_up_stay_as_they_are(
     tidy = os.path.normpath(key.replace("\0", "")).strip("/")
     server.objects = {tidy: b"the object of another key", key: b"right"}
     (info,) = (info for info in source.scan() if info.key == key)
-    assert bytes(source.read(info)) == b"right"
+    assert bytes(read(source, info)) == b"right"
 
 
 def test_a_long_listing_streams(server: FaultServer) -> None:

@@ -1,8 +1,9 @@
 """The way of one shard's samples: all that can be had are in it, and what is urgent goes first."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from shard_cases import files_no_larger_than
 from stager.errors import SampleError, SourceBusy
 from stager.layouts import LAYOUTS
 from stager.manifest import Manifest, write_manifest
-from stager.model import ObjectInfo
+from stager.model import Fetched, ObjectInfo
 from stager.recipes import open_recipe
 from stager.shards import FORMATS, open_shard, verify_shard
-from stager.stage import Built, ByteRoom, Lanes, Pools, build_shard
+from stager.stage import Built, Lanes, Pools, build_shard
 
 RECIPE = open_recipe({"crop": 40})
 
@@ -31,10 +32,9 @@ class MemorySource:
         for key, data in self.objects.items():
             yield ObjectInfo(key, len(data), "v")
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        if info.key in self.failing:
-            raise self.failing[info.key]
-        return memoryview(self.objects[info.key])
+    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        answer = self.failing.get(info.key) or memoryview(self.objects[info.key])
+        threading.Thread(target=done, args=[answer]).start()
 
 
 @pytest.fixture(scope="module")
@@ -121,24 +121,38 @@ def test_threads_that_put_and_take_lose_nothing() -> None:
     assert sorted(taken) == list(range(2000))
 
 
-def test_bytes_in_flight_stay_below_the_limit_but_one_object_always_gets_in() -> None:
-    room, used, most = ByteRoom(100), 0, 0
-    lock = threading.Lock()
+@pytest.mark.parametrize("bytes_max", [1, 20_000])
+def test_bytes_in_flight_stay_below_the_limit_but_one_object_always_gets_in(
+    tmp_path: Path, bytes_max: int
+) -> None:
+    source = HeldSource()
+    threading.Thread(target=source.let_go, daemon=True).start()
+    path, built = build(tmp_path, source, Pools(2, bytes_max=bytes_max))
+    assert sorted(built.samples) == list(range(40))
+    assert verify_shard(path) == []
+    assert source.most_bytes <= max(bytes_max, source.largest)
+    assert source.most >= (1 if bytes_max == 1 else 2)
 
-    def pass_through(size: int) -> None:
-        nonlocal used, most
-        room.enter(size)
-        with lock:
-            used += size
-            if used != size:  # not alone
-                most = max(most, used)
-        with lock:
-            used -= size
-        room.leave(size)
 
-    threads = [threading.Thread(target=pass_through, args=[size]) for size in [30, 60, 500, 10] * 50]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most <= 100
+class HeldSource(MemorySource):
+    """Objects are held back a while, so that many are asked for at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: SimpleQueue[tuple[ObjectInfo, Callable[[Fetched], None]]] = SimpleQueue()
+        self.lock = threading.Lock()
+        self.bytes = self.most_bytes = self.asked = self.most = 0
+        self.largest = max(map(len, self.objects.values()))
+
+    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        with self.lock:
+            self.asked, self.bytes = self.asked + 1, self.bytes + info.size
+            self.most, self.most_bytes = max(self.most, self.asked), max(self.most_bytes, self.bytes)
+        self.held.put((info, done))
+
+    def let_go(self) -> None:
+        for _ in self.objects:
+            info, done = self.held.get()
+            with self.lock:
+                self.asked, self.bytes = self.asked - 1, self.bytes - info.size
+            done(memoryview(self.objects[info.key]))

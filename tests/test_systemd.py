@@ -124,7 +124,7 @@ try:
     sys.exit("memory is writable and executable")
 except PermissionError:
     pass
-import boto3, botocore, fastapi, lmdb, numpy, obstore, pyarrow.compute, uvicorn
+import boto3, botocore, fastapi, lmdb, numpy, pyarrow.compute, pycurl, uvicorn
 from PIL import Image
 from stager.recipes import check_recipe, open_recipe
 for kind in ("JPEG", "PNG"):

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -119,9 +120,9 @@ def decode(task: Task) -> Answer:
             recipe.prepare(raw)
 
     with ThreadPoolExecutor(CORES) as pool:
-        used_s, began = _cpu_s(), time.perf_counter()
+        used_s, began = sum(_used()), time.perf_counter()
         list(pool.map(prepare, range(CORES)))
-        seconds, used_s = time.perf_counter() - began, _cpu_s() - used_s
+        seconds, used_s = time.perf_counter() - began, sum(_used()) - used_s
     return {"rate": len(raws) / seconds, "cpu_ms": 1000 * used_s / len(raws)}
 
 
@@ -129,12 +130,33 @@ def decode(task: Task) -> Answer:
 
 
 def fetch(task: Task) -> Answer:
-    """GETs by stager's own way to S3, every check included, by so many threads."""
-    from stager.model import SourceSpec
-    from stager.sources import open_source
+    """GETs by stager's own way to S3, every check included, so many under way all the time."""
+    from stager.model import Fetched, SourceSpec
+    from stager.sources.s3_curl import CurlSource
 
-    source = open_source(SourceSpec("s3://bench/jpeg", endpoint_url=task["endpoint_url"]))
-    return gets(task, source.read, list(source.scan()))
+    source = CurlSource(SourceSpec("s3://bench/jpeg", endpoint_url=task["endpoint_url"]))
+    infos, sizes, all_came = list(source.scan()), deque[int](), threading.Event()
+    left = 0  # of those to start, and changed in the source's one thread alone
+
+    def came(fetched: Fetched) -> None:
+        nonlocal left
+        assert isinstance(fetched, memoryview), fetched
+        sizes.append(len(fetched))
+        if left:
+            left -= 1
+            source.start(infos[left % len(infos)], came)
+        elif len(sizes) == count:
+            all_came.set()
+
+    for count in (task["in_flight"], task["gets"]):  # connections are made before the clock starts
+        sizes.clear()
+        all_came.clear()
+        left, first = count - task["in_flight"], infos[: task["in_flight"]]
+        before, began = _used(), time.perf_counter()
+        for info in first:
+            source.start(info, came)
+        all_came.wait()
+    return _gets_told(count, sum(sizes), time.perf_counter() - began, before)
 
 
 def fetch_boto3(task: Task) -> Answer:
@@ -146,29 +168,36 @@ def fetch_boto3(task: Task) -> Answer:
     client = boto3.client("s3", endpoint_url=task["endpoint_url"], region_name="us-east-1", config=config)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket="bench", Prefix="jpeg/")
     keys = [item["Key"] for page in pages for item in page["Contents"]]
-    return gets(task, lambda key: client.get_object(Bucket="bench", Key=key)["Body"].read(), keys)
-
-
-def gets(task: Task, get: Callable[[Any], Any], wanted: list[Any]) -> Answer:
     count, in_flight = task["gets"], task["in_flight"]
-    chosen = [wanted[number % len(wanted)] for number in range(count + in_flight)]
+    chosen = [keys[number % len(keys)] for number in range(count + in_flight)]
+
+    def get(key: str) -> int:
+        return len(client.get_object(Bucket="bench", Key=key)["Body"].read())
+
     with ThreadPoolExecutor(in_flight) as pool:
         for _ in pool.map(get, chosen[:in_flight]):  # connections are made before the clock starts
             pass
-        cpu_s, began = _cpu_s(), time.perf_counter()
-        size = sum(pool.map(lambda one: len(get(one)), chosen[in_flight:]))
-        seconds, cpu_s = time.perf_counter() - began, _cpu_s() - cpu_s
+        before, began = _used(), time.perf_counter()
+        size = sum(pool.map(get, chosen[in_flight:]))
+        return _gets_told(count, size, time.perf_counter() - began, before)
+
+
+def _gets_told(count: int, size: int, seconds: float, before: tuple[float, float]) -> Answer:
+    user_s, system_s = (now - then for now, then in zip(_used(), before, strict=True))
+    cpu_s = user_s + system_s
     return {
         "rate": count / seconds,
         "mb_per_s": size / seconds / 1e6,
         "gets_per_cpu_s": count / cpu_s,
         "cpu_s_per_1000": 1000 * cpu_s / count,
+        "system_s_per_1000": 1000 * system_s / count,
     }
 
 
-def _cpu_s() -> float:
+def _used() -> tuple[float, float]:
+    """CPU seconds of this process, in user space and in the kernel."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return used.ru_utime, used.ru_stime
 
 
 # Memory of DataLoader workers

@@ -8,6 +8,7 @@ from stager.model import Source, SourceSpec
 from stager.sources.directory import DirectorySource
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
+from stager.sources.threads import ThreadedSource
 
 
 def open_source(spec: SourceSpec) -> Source:
@@ -16,25 +17,30 @@ def open_source(spec: SourceSpec) -> Source:
     if not spec.url:
         raise UsageError("the source has no URL", hint="use s3://bucket/prefix, or a directory")
     if not found:
-        return RetryingSource(PacedSource(DirectorySource(Path(spec.url))))
+        return _asked_again(ThreadedSource(DirectorySource(Path(spec.url))))
     if scheme.lower() == "file":
-        return RetryingSource(PacedSource(DirectorySource(_path_of(spec.url, rest))))
+        return _asked_again(ThreadedSource(DirectorySource(_path_of(spec.url, rest))))
     if scheme.lower() == "s3":
-        return RetryingSource(PacedSource(_open_s3(spec)))
+        return _asked_again(_open_s3(spec))
     raise UsageError(
         f"stager does not read {scheme}:// sources", hint="use s3://bucket/prefix, or a directory"
     )
 
 
+def _asked_again(source: Source) -> Source:
+    """With no more requests at a time than it takes, and again when it is busy."""
+    return RetryingSource(PacedSource(source))
+
+
 def _open_s3(spec: SourceSpec) -> Source:
     try:
-        from stager.sources.s3_obstore import ObstoreSource
+        from stager.sources.s3_curl import CurlSource
     except ImportError as error:
         raise StagerError(
             f"S3 needs the package {error.name}, which is not installed",
             hint="pip install 'stager[service]'",
         ) from error
-    return ObstoreSource(spec)
+    return CurlSource(spec)
 
 
 def _path_of(url: str, rest: str) -> Path:

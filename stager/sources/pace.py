@@ -2,11 +2,13 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from stager.errors import SourceBusy
-from stager.model import ObjectInfo, Source
+from stager.model import Fetched, ObjectInfo, Source
 
 START: Final = 32
 MOST: Final = 128
@@ -63,41 +65,39 @@ class Pace:
 
 
 class PacedSource:
-    """Any source, with as many reads at a time as it can take. Any thread may read; some will wait."""
+    """Any source, with as many reads under way as it can take. The others wait in line."""
 
     def __init__(self, inner: Source, clock: Callable[[], float] = time.monotonic) -> None:
         self.inner = inner
         self.pace = Pace(clock())
         self._clock = clock
-        self._in_flight = self._waiting = 0
-        self._changed = threading.Condition()
+        self._in_flight = 0
+        self._line: deque[tuple[ObjectInfo, Callable[[Fetched], None]]] = deque()
+        self._lock = threading.Lock()
 
     def scan(self) -> Iterator[ObjectInfo]:
         return self.inner.scan()
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        self._enter()
-        was_busy = False
-        try:
-            return self.inner.read(info)
-        except SourceBusy:
-            was_busy = True
-            raise
-        finally:
-            self._leave(was_busy)
+    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        with self._lock:
+            self._line.append((info, done))
+        self._let_in()
 
-    def _enter(self) -> None:
-        with self._changed:
-            self._waiting += 1
-            self._changed.wait_for(lambda: self._in_flight < self.pace.limit)
-            self._waiting -= 1
-            self._in_flight += 1
+    def _let_in(self) -> None:
+        while True:
+            with self._lock:
+                if not self._line or self._in_flight >= self.pace.limit:
+                    return
+                info, done = self._line.popleft()
+                self._in_flight += 1
+            self.inner.start(info, partial(self._answered, done))
 
-    def _leave(self, was_busy: bool) -> None:
-        with self._changed:
+    def _answered(self, done: Callable[[Fetched], None], fetched: Fetched) -> None:
+        with self._lock:
             self._in_flight -= 1
-            if was_busy:
+            if isinstance(fetched, SourceBusy):
                 self.pace.refused(self._clock())
             else:
-                self.pace.answered(self._clock(), is_full=self._waiting > 0)
-            self._changed.notify(max(0, self.pace.limit - self._in_flight))
+                self.pace.answered(self._clock(), is_full=bool(self._line))
+        self._let_in()
+        done(fetched)

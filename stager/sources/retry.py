@@ -1,12 +1,13 @@
 """Asking again. The only retry loop in stager: what is below has its own retries switched off."""
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from stager.errors import SourceBusy
-from stager.model import ObjectInfo, Source, encode_key
+from stager.model import Fetched, ObjectInfo, Source, encode_key
 
 WAITS_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
 
@@ -41,13 +42,22 @@ class RetryingSource:
                 self.sleep(wait_s)
         yield from self._scan_after(done)
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        for wait_s in self.waits_s:
-            try:
-                return self.inner.read(info)
-            except SourceBusy:
-                self.sleep(wait_s)
-        return self.inner.read(info)
+    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        self._try(info, done, self.waits_s)
+
+    def _try(self, info: ObjectInfo, done: Callable[[Fetched], None], waits_s: tuple[float, ...]) -> None:
+        def answered(fetched: Fetched) -> None:
+            if not waits_s or not isinstance(fetched, SourceBusy):
+                done(fetched)
+                return
+            # It waits in a thread of its own: whoever answered us has others to answer.
+            threading.Thread(target=try_again, name="retry", daemon=True).start()
+
+        def try_again() -> None:
+            self.sleep(waits_s[0])
+            self._try(info, done, waits_s[1:])
+
+        self.inner.start(info, answered)
 
     def _scan_after(self, done: bytes) -> Iterator[ObjectInfo]:
         return (info for info in self.inner.scan() if encode_key(info.key) > done)

@@ -20,7 +20,7 @@ from botocore.response import StreamingBody
 from stager.errors import SourceError, UsageError
 from stager.model import ObjectInfo, SourceSpec, encode_key
 from stager.sources.keys import shown
-from stager.sources.s3_check import EtagCheck
+from stager.sources.s3_check import ObjectCheck
 from stager.sources.s3_errors import our_errors
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class BotoSource:
             if not self.on_aws and not spec.endpoint_url:  # AWS_ENDPOINT_URL, or the profile, names a server
                 self.client = self._connect("path")
         self.endpoint = _without_userinfo(self.client.meta.endpoint_url)
-        self.check = EtagCheck(self.url, again=self.fetch)
+        self.check = ObjectCheck(self.url, read_again=self.fetch)
 
     @property
     def on_aws(self) -> bool:
@@ -87,7 +87,8 @@ class BotoSource:
             yield info
 
     def read(self, info: ObjectInfo) -> memoryview:
-        return self.check.md5(self.where(info), info, self.fetch(info))
+        data = self.fetch(info)
+        return data if self.check.md5(info, data) else self.check.again(self.where(info), info, data)
 
     def fetch(self, info: ObjectInfo) -> memoryview:
         """The object as it comes, of the right version and length."""
@@ -96,7 +97,8 @@ class BotoSource:
             answer = self.client.get_object(Bucket=self.bucket, Key=key, IfMatch=f'"{info.version}"')
             with _cut_off(answer["Body"], self.limits.whole_s(info.size)) as body:
                 data = memoryview(body.read())
-        return self.check.answer(where, info, answer.get("ETag"), data)
+        self.check.answer(where, info, answer.get("ETag"), len(data), info.size)
+        return data
 
     def where(self, info: ObjectInfo) -> str:
         return shown(self.url + info.key)

@@ -1,11 +1,14 @@
 """Are these the bytes that were listed? Shared by all S3 readers of one source."""
 
+import base64
 import hashlib
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
+
+from awscrt import checksums
 
 from stager.errors import SampleError, SourceBusy
 from stager.model import ObjectInfo
@@ -13,42 +16,67 @@ from stager.model import ObjectInfo
 log = logging.getLogger(__name__)
 
 _MD5: Final = re.compile("[0-9a-f]{32}")
+_DAMAGED_HINT: Final = "check the network and its proxies"
+
+# What S3 keeps of an object, the cheapest to compute first.
+CHECKSUMS: Final[dict[str, Callable[[memoryview], bytes]]] = {
+    "crc64nvme": lambda data: checksums.crc64nvme(data).to_bytes(8, "big"),
+    "crc32c": lambda data: checksums.crc32c(data).to_bytes(4, "big"),
+    "crc32": lambda data: checksums.crc32(data).to_bytes(4, "big"),
+    "sha1": lambda data: hashlib.sha1(data, usedforsecurity=False).digest(),
+    "sha256": lambda data: hashlib.sha256(data).digest(),
+}
 
 
-class EtagCheck:
-    """Compares what came with what was listed: etag, length, and MD5 where the etag is one.
+class ObjectCheck:
+    """Compares what came with what was listed: version, length, and the strongest sum there is of the bytes.
 
-    An etag that looks like an MD5 need not be one (SSE-KMS). So a mismatch is read `again` by the reference
-    reader: the same bytes once more prove that this source's etags are no MD5s, and we stop comparing them.
+    That is the checksum the server keeps of the whole object, else the MD5, where the etag is one. An etag
+    that looks like an MD5 need not be one (SSE-KMS). So a mismatch is read `again` by the reference reader:
+    the same bytes once more prove that this source's etags are no MD5s, and we stop comparing them.
     """
 
-    def __init__(self, source: str, again: Callable[[ObjectInfo], memoryview]) -> None:
+    def __init__(self, source: str, read_again: Callable[[ObjectInfo], memoryview]) -> None:
         self.source = source
-        self.again = again
+        self.read_again = read_again
         self.etags_are_md5 = True
         self._lock = threading.Lock()
 
-    def answer(self, where: str, info: ObjectInfo, etag: str | None, data: memoryview) -> memoryview:
-        """The data, if it is of the listed version and whole."""
+    def answer(self, where: str, info: ObjectInfo, etag: str | None, came: int, asked: int) -> None:
+        """Raise if this is an answer of another version, or not all of what was asked for."""
         found = (etag or "none").strip('"')
         if found != info.version:
             raise SampleError("changed", f"{where}: etag is {found}, the listing said {info.version}")
-        if len(data) != info.size:
-            raise SourceBusy(f"{where}: {len(data)} of {info.size} bytes came", hint="try again later")
-        return data
+        if came != asked:
+            raise SourceBusy(f"{where}: {came} of {asked} bytes came", hint="try again later")
 
-    def md5(self, where: str, info: ObjectInfo, data: memoryview) -> memoryview:
-        """The data, unless its MD5 shows that it was damaged on the way."""
+    def checksum(self, where: str, answered: Mapping[str, str], data: memoryview) -> bool:
+        """Whether the server told a checksum of the whole object that we know. Raise if it is another one."""
+        for name, compute in CHECKSUMS.items():
+            told = answered.get(f"x-amz-checksum-{name}")
+            if not told or "-" in told or answered.get("x-amz-checksum-type") == "COMPOSITE":
+                continue  # of parts that we do not know
+            if base64.b64encode(compute(data)).decode() != told:
+                raise _damaged(where)
+            return True
+        return False
+
+    def md5(self, info: ObjectInfo, data: memoryview) -> bool:
+        """Whether the MD5 is that of the etag, or there is none to compare with."""
         if not self.etags_are_md5 or not _MD5.fullmatch(info.version):
-            return data
-        if hashlib.md5(data, usedforsecurity=False).hexdigest() == info.version:
-            return data
-        if self.again(info) != data:
-            raise SourceBusy(
-                f"{where}: the bytes were damaged on the way", hint="check the network and its proxies"
-            )
+            return True
+        return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.version
+
+    def again(self, where: str, info: ObjectInfo, data: memoryview) -> memoryview:
+        """The MD5 is another one: the data all the same, if they come alike a second time."""
+        if self.read_again(info) != data:
+            raise _damaged(where)
         with self._lock:
             if self.etags_are_md5:
                 log.warning("md5 check switched off source=%s cause=%s", self.source, "its etags are no MD5s")
             self.etags_are_md5 = False
         return data
+
+
+def _damaged(where: str) -> SourceBusy:
+    return SourceBusy(f"{where}: the bytes were damaged on the way", hint=_DAMAGED_HINT)

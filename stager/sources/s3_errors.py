@@ -1,16 +1,14 @@
-"""What boto3 and obstore say when something is wrong, in stager's words. One table for both.
+"""What boto3 and S3 itself say when something is wrong, in stager's words. One table for both.
 
 Their own texts are not passed on: a refused request is quoted there, session token and all.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
-from obstore.exceptions import BaseError
 from urllib3.exceptions import HTTPError
 
 from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
@@ -87,23 +85,15 @@ _TABLE: Final[dict[str, Verdict]] = {
         "check endpoint_url; if the authority is your own, name its file in AWS_CA_BUNDLE",
     ),
     "ReadTimeoutError TimeoutError": Verdict(SourceBusy, "{endpoint} stopped answering", _NETWORK_HINT),
-    "HTTPClientError ConnectionError IncompleteReadError ResponseParserError HTTPError OSError "
-    "GenericError": Verdict(SourceBusy, "the connection to {endpoint} broke", _NETWORK_HINT),
+    "HTTPClientError ConnectionError IncompleteReadError ResponseParserError HTTPError OSError": Verdict(
+        SourceBusy, "the connection to {endpoint} broke", _NETWORK_HINT
+    ),
     "FlexibleChecksumError": Verdict(SourceBusy, "the bytes were damaged on the way"),
 }
 _VERDICTS: Final = {name: verdict for names, verdict in _TABLE.items() for name in names.split()}
 
 
-# What obstore says of itself; ssl's words are among them, for botocore hides them in its own.
-_PHRASES: Final = {
-    "CERTIFICATE_VERIFY_FAILED": "UntrustedCertificate",
-    "InvalidCertificate": "UntrustedCertificate",
-    "inner: BareRedirect": "PermanentRedirect",
-    "kind: Connect,": "EndpointConnectionError",
-    "kind: Timeout,": "ReadTimeoutError",
-    "HttpError {": "ConnectionError",
-}
-_FOREIGN: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, BaseError, OSError)
+_FOREIGN: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError)
 
 
 @contextmanager
@@ -112,11 +102,12 @@ def our_errors(where: str, endpoint: str, *, reading: bool = False) -> Iterator[
     try:
         yield
     except _FOREIGN as error:
-        raise our_error(error, where, endpoint, reading=reading) from None
+        raise our_error(_names(error), where, endpoint, reading=reading) from None
 
 
-def our_error(error: Exception, where: str, endpoint: str, *, reading: bool) -> StagerError:
-    names = list(_names(error))
+def our_error(names: Iterable[str], where: str, endpoint: str, *, reading: bool) -> StagerError:
+    """The error for the first of these names that we know."""
+    names = list(names)
     known = (_VERDICTS[name] for name in names if name in _VERDICTS)
     verdict = next(known, Verdict(SourceError, f"an unexpected answer: {names[0]}", "", "unreadable"))
     message = f"{where}: {verdict.what.format(endpoint=endpoint)}"
@@ -131,11 +122,6 @@ def _names(error: Exception) -> Iterator[str]:
         yield error.response["Error"].get("Code", "")
         yield str(error.response["ResponseMetadata"].get("HTTPStatusCode", ""))
         return
-    said, _, details = str(error).partition("\n\nDebug source:")
-    _, answered, answer = said.rpartition("Server returned non-2xx status code: ")
-    if answered:
-        yield from re.findall("<Code>([A-Za-z.]+)</Code>", answer)[:1]
-        yield answer[:3]
-        return
-    yield from (name for phrase, name in _PHRASES.items() if phrase in (details or said))
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):  # ssl's word, which botocore hides in its own
+        yield "UntrustedCertificate"
     yield from (kind.__name__ for kind in type(error).__mro__)

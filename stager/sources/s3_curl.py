@@ -1,0 +1,174 @@
+"""S3 with libcurl to carry the bytes: a tenth of boto3's CPU a GET. boto3 lists, and has the credentials."""
+
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import pycurl
+from botocore.exceptions import NoCredentialsError
+from botocore.httpsession import get_cert_path
+
+from stager.errors import SourceBusy, StagerError
+from stager.model import Fetched, ObjectInfo, SourceSpec, encode_key
+from stager.sources.curl_loop import CurlLoop, Get
+from stager.sources.s3 import LIMITS, BotoSource, Limits
+from stager.sources.s3_errors import our_error, our_errors
+from stager.sources.threads import ThreadedSource
+
+# libcurl takes such parts out of a path, and does not sign one that keeps them.
+_DOTTED: Final = re.compile(r"(^|/)\.\.?(/|$)")
+
+PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
+
+# libcurl's errors, by the names of the table. All others: the connection broke.
+_NAMES: Final = {
+    pycurl.E_COULDNT_RESOLVE_HOST: "EndpointConnectionError",
+    pycurl.E_COULDNT_RESOLVE_PROXY: "ProxyConnectionError",
+    pycurl.E_COULDNT_CONNECT: "EndpointConnectionError",
+    pycurl.E_OPERATION_TIMEDOUT: "ReadTimeoutError",
+    pycurl.E_PEER_FAILED_VERIFICATION: "UntrustedCertificate",
+    pycurl.E_SSL_CACERT_BADFILE: "UntrustedCertificate",
+}
+
+
+class CurlSource:
+    """The objects below a prefix. One thread has all requests under way, and hands out what came."""
+
+    def __init__(self, spec: SourceSpec, limits: Limits = LIMITS) -> None:
+        self.reference = BotoSource(spec, limits)
+        self._loop = CurlLoop(
+            {
+                pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+                pycurl.CAINFO: self._authority(),
+                pycurl.CONNECTTIMEOUT_MS: round(1000 * limits.connect_s),
+                pycurl.LOW_SPEED_LIMIT: 1,
+                pycurl.LOW_SPEED_TIME: math.ceil(limits.silence_s),
+            }
+        )
+        self._by_the_book = ThreadedSource(self.reference)
+        self._address: tuple[str, str] | None = None
+
+    def scan(self) -> Iterator[ObjectInfo]:
+        return self.reference.scan()
+
+    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        if _DOTTED.search(self.reference.prefix + info.key):
+            self._by_the_book.start(info, done)
+        else:
+            self._loop.call(partial(self._start, info, done))
+
+    def _start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        try:
+            endpoint, options, headers = self._signed()
+        except StagerError as error:
+            done(error)
+            return
+        key = quote(encode_key(self.reference.prefix + info.key), safe="/-_.~")
+        url = f"{endpoint}/{self.reference.bucket}/{key}"
+        headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *headers]
+        for get in _Object(self.reference, info, done).gets(url, headers, options):
+            self._loop.get(get)
+
+    def _signed(self) -> tuple[str, dict[int, Any], list[str]]:
+        """Where to ask, and what proves who we are."""
+        reference = self.reference
+        with our_errors(reference.url, reference.endpoint):
+            if self._address is None:
+                self._address = reference.address()
+            endpoint, region = self._address
+            if reference.spec.anonymous:
+                return endpoint, {}, []
+            credentials = reference.session.get_credentials()
+            if credentials is None:
+                raise NoCredentialsError
+            keys = credentials.get_frozen_credentials()  # new ones, before they run out
+        options = {
+            pycurl.AWS_SIGV4: f"aws:amz:{region}:s3",
+            pycurl.USERNAME: keys.access_key,
+            pycurl.PASSWORD: keys.secret_key,
+        }
+        return endpoint, options, [f"x-amz-security-token: {keys.token}"] if keys.token else []
+
+    def _authority(self) -> str:
+        """The certificates that boto3 trusts."""
+        own = self.reference.session._session.get_config_variable("ca_bundle")
+        return str(own or get_cert_path(True))
+
+
+class _Object:
+    """One object on its way, in one part or in several. All of it happens in the loop's thread."""
+
+    def __init__(self, source: BotoSource, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        self._source, self._info, self._done = source, info, done
+        self._where = source.where(info)
+        self._data = memoryview(bytearray(info.size))
+        self._left = 0
+        self._error: StagerError | None = None
+
+    def gets(self, url: str, headers: list[str], options: dict[int, Any]) -> list[Get]:
+        size = self._info.size
+        limits = self._source.limits
+        part_bytes = size if size < 2 * PART_BYTES else PART_BYTES
+        starts = range(0, size, part_bytes) if size else [0]
+        self._left = len(starts)
+        found = []
+        for start in starts:
+            body = self._data[start : start + part_bytes]
+            asked = [f"Range: bytes={start}-{start + len(body) - 1}"] if len(starts) > 1 else []
+            timeout = {pycurl.TIMEOUT_MS: round(1000 * limits.whole_s(len(body)))}
+            found.append(Get(url, [*headers, *asked], options | timeout, body, self._came))
+        return found
+
+    def _came(self, get: Get) -> None:
+        self._left -= 1
+        answered = get.answered()
+        try:
+            self._check_part(get, answered)
+        except StagerError as error:
+            self._error = self._error or error
+        if self._left == 0:
+            self._end(answered)
+
+    def _check_part(self, get: Get, answered: dict[str, str]) -> None:
+        if get.status >= 300:
+            raise our_error(refusal_names(get), self._where, self._source.endpoint, reading=True)
+        is_too_long = get.error == pycurl.E_WRITE_ERROR and get.came > len(get.body)
+        if get.error not in (pycurl.E_OK, pycurl.E_PARTIAL_FILE) and not is_too_long:
+            names = [_NAMES.get(get.error, "ConnectionError")]
+            raise our_error(names, self._where, self._source.endpoint, reading=True)
+        is_part = len(get.body) < self._info.size
+        if is_part != (get.status == 206):
+            told = f"{self._where}: asked for {'a part' if is_part else 'all'}, the answer is {get.status}"
+            raise SourceBusy(told, hint="is there a proxy that changes requests?")
+        self._source.check.answer(self._where, self._info, answered.get("etag"), get.came, len(get.body))
+
+    def _end(self, answered: dict[str, str]) -> None:
+        """All parts are there: are they what was stored?"""
+        check = self._source.check
+        fetched: Fetched = self._error or self._data
+        if self._error is None:
+            try:
+                is_proved = check.checksum(self._where, answered, self._data)
+                if not is_proved and not check.md5(self._info, self._data):
+                    # To read it again takes its time, and the loop has none.
+                    threading.Thread(target=self._compare, name="compare", daemon=True).start()
+                    return
+            except StagerError as error:
+                fetched = error
+        self._done(fetched)
+
+    def _compare(self) -> None:
+        try:
+            self._done(self._source.check.again(self._where, self._info, self._data))
+        except Exception as error:
+            self._done(error)
+
+
+def refusal_names(get: Get) -> list[str]:
+    """The error code of S3, if it gave one, and the status."""
+    code = get.refusal.partition(b"<Code>")[2].partition(b"</Code>")[0].decode("latin-1")
+    return [code, str(get.status)] if code.replace(".", "").isalnum() else [str(get.status)]
