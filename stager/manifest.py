@@ -1,7 +1,7 @@
 """A source's samples at one time, in order, with a digest: an Arrow file that readers map."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,9 +76,13 @@ class Manifest:
     def key(self, number: int) -> str:
         return decode_key(self._batch.column(0)[number].as_py())
 
-    def info(self, number: int) -> ObjectInfo:
-        version = self._batch.column(2)[number].as_py()
-        return ObjectInfo(self.key(number), int(self.sizes[number]), version)
+    def infos(self, numbers: Sequence[int]) -> list[ObjectInfo]:
+        """The objects of these samples: all at once, for one by one costs ten times as much."""
+        taken = self._batch.take(pa.array(numbers, pa.int64()))
+        keys = map(decode_key, taken.column(0).to_pylist())
+        columns = taken.column(SCHEMA.get_field_index("size")), taken.column(2)
+        sizes, versions = (column.to_pylist() for column in columns)
+        return list(map(ObjectInfo, keys, sizes, versions))
 
     def column(self, name: str) -> Any:
         """A column as Arrow has it, for predicates."""

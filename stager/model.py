@@ -92,9 +92,14 @@ class Field:
     encoding: str = "raw"  # raw | jpeg: how the array is stored
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether all rows have one size."""
+        return self.encoding == "raw" and None not in self.shape
+
+    @property
     def row_bytes(self) -> int | None:
         """Bytes of one stored row, or None if rows differ."""
-        if self.encoding != "raw" or None in self.shape:
+        if not self.is_fixed:
             return None
         return math.prod(side or 0 for side in self.shape) * np.dtype(self.dtype).itemsize
 
@@ -233,7 +238,7 @@ def checksum_of(
     state = xxhash.xxh3_64(seed=tag ^ int(recipe[:16], 16))
     for field in fields:
         array = arrays[field.name]
-        if field.row_bytes is None:
+        if not field.is_fixed:
             state.update(np.asarray((*array.shape, array.nbytes), dtype="<u8").tobytes())
         state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return state.intdigest()

@@ -135,7 +135,7 @@ class Owner:
             "label": manifest.classes[manifest.labels[number]],
             "resident": resident,
             "shard": f"{int(shard_of(word)[0]):08x}" if resident else None,
-            "version": manifest.info(number).version,
+            "version": manifest.infos([number])[0].version,
             "why": explain(self.cache, dataset, number, planned, self.staging.has_room(dataset)),
             "last": self.staging.last_miss(dataset, number),
         }

@@ -112,7 +112,7 @@ class Pools:
             if lane is None or self._fetches >= FETCHES_IN_FLIGHT:
                 return None
             work, at = lane[0]
-            info = work.info(at)
+            info = work.infos[at]
             if self._bytes and self._bytes + info.size > self._bytes_max:
                 return None
             lane.popleft()
@@ -160,6 +160,7 @@ class _Work:
     recipe: Recipe
     manifest: Manifest
     samples: Sequence[int]
+    infos: Sequence[ObjectInfo]
     shard: ShardWriter | None
     progress: Callable[[int], None]
     is_urgent: bool
@@ -174,9 +175,6 @@ class _Work:
     ended: int = 0
     all_done: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def info(self, at: int) -> ObjectInfo:
-        return self.manifest.info(self.samples[at])
 
     def refusal(self, info: ObjectInfo) -> Exception | None:
         """Why an object is not even asked for."""
@@ -244,7 +242,8 @@ def build_shard(
     header = ShardHeader(dataset, manifest.digest, recipe.digest, recipe.fields)
     with ExitStack() as stack:
         shard = path and stack.enter_context(shard_format.begin(path, header, len(samples)))
-        work = _Work(source, recipe, manifest, samples, shard or None, progress, is_urgent, header)
+        infos = manifest.infos(samples)
+        work = _Work(source, recipe, manifest, samples, infos, shard or None, progress, is_urgent, header)
         pools.run(work)
         if work.broken is not None:
             raise work.broken

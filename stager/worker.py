@@ -3,6 +3,7 @@
 It owns no state, no lock and no socket: it can be killed at any moment, and dies when its stdin ends.
 """
 
+import gc
 import json
 import logging
 import os
@@ -36,7 +37,7 @@ class Worker:
     """Runs each task on a thread of its own; all share the fetch and prepare threads."""
 
     def __init__(self, prepare_threads: int, answers: TextIO) -> None:
-        self.pools = Pools(prepare_threads, load_decoders)
+        self.pools = Pools(prepare_threads, load_libraries)
         self._answers = answers
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
@@ -112,11 +113,14 @@ class Worker:
             self._answers.flush()
 
 
-def load_decoders() -> None:
-    """Import what samples need while the first ones are still on their way: torch takes a second."""
-    with suppress(Exception):  # what cannot be imported, the first sample tells
-        import_module("stager.recipes.decode")
+def load_libraries() -> None:
+    """Import what samples need before the first one is asked for: torch takes a second, boto3 half of one."""
+    for module in ("stager.sources.s3_curl", "stager.recipes.decode"):
+        with suppress(Exception):  # what cannot be imported, the first sample tells
+            import_module(module)
+    with suppress(Exception):
         resizer_name()
+    gc.freeze()  # thousands of objects that stay: no collection need look at them again
 
 
 class _ToOwner(logging.Handler):

@@ -46,7 +46,7 @@ def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str 
     number, path = cache.next_shard(dataset, shard_format)
     rows = []
     for sample in samples:
-        info = dataset.manifest.info(sample)
+        info = dataset.manifest.infos([sample])[0]
         arrays = {"image": np.full((2, 2, 3), sample % 256, np.uint8)}
         tag = int(dataset.manifest.tags[sample])
         checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
@@ -257,7 +257,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.dataset = scan(self.cache, self.versions)
 
     def identity(self, sample: int) -> tuple[str, str]:
-        info = self.dataset.manifest.info(sample)
+        info = self.dataset.manifest.infos([sample])[0]
         return info.key, info.version
 
     @rule(start=st.integers(0, 11), count=st.integers(1, 5), shard_format=st.sampled_from(["arrow", "lmdb"]),

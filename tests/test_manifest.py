@@ -79,7 +79,9 @@ def test_keys_of_any_bytes_come_back_as_they_were(tmp_path: Path) -> None:
     assert {manifest.key(number) for number in range(len(manifest))} == set(keys)
     for number in range(len(manifest)):
         assert manifest.find(manifest.key(number)) == number
-        assert int(manifest.tags[number]) == sample_tag(manifest.key(number), manifest.info(number).version)
+        assert int(manifest.tags[number]) == sample_tag(
+            manifest.key(number), manifest.infos([number])[0].version
+        )
 
 
 def test_unchanged_samples_are_found_again_in_a_later_scan(tmp_path: Path) -> None:

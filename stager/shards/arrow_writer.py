@@ -3,7 +3,6 @@
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -69,7 +68,7 @@ class ArrowRows:
     def add(self, row: Row) -> int:
         (array,) = stored_arrays(self._field, [row])
         number = next(self._numbers)
-        self._rows[number] = replace(row, arrays={})
+        self._rows[number] = Row(row.key, row.version, {}, row.checksum)
         data, at = bytes_of(array).data, self._starts_at + number * self._row_bytes
         while data:
             written = os.pwrite(self._file.fileno(), data[:WRITE_BYTES], at)
