@@ -231,12 +231,14 @@ class _Progress:
             self._bar.stop()
 
     def show(self, job: dict[str, Any]) -> None:
-        if job["plan"] and job["state"] == "staging" and not self._has_plan:
+        # A small job may be over when we look for the first time: what it was about is said all the same.
+        if job["plan"] and job["plan"]["samples"] and not job["stop_after"] and not self._has_plan:
             self._has_plan = True
             if job["changed"]:
                 err.print(say_changed(job["changed"]), highlight=False, soft_wrap=True)
             err.print(say_plan(job["plan"]), highlight=False)
-            err.print(say_ready(job["ready"]), highlight=False, soft_wrap=True)
+            if job["state"] == "staging":
+                err.print(say_ready(job["ready"]), highlight=False, soft_wrap=True)
         if job["paused"] != self._paused:
             self._paused = job["paused"]
             told = f"paused, goes on by itself: {self._paused}" if self._paused else "there is room: going on"
