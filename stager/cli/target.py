@@ -14,6 +14,10 @@ from stager.job import Request
 from stager.subset import Subset
 
 AWAY_S = 60.0  # how long a command waits for a service that went away under it
+LOOK_FIRST_S, LOOK_EVERY_S = (
+    0.05,
+    0.4,
+)  # at a job: a small one is over soon, a large one is not watched closely
 
 
 class Target(Protocol):
@@ -48,6 +52,7 @@ class Remote:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._look_again_s = LOOK_FIRST_S
 
     def status(self) -> dict[str, Any]:
         return self._service.get("/status")  # type: ignore[no-any-return]
@@ -93,7 +98,8 @@ class Remote:
         """A service that restarts takes its jobs up again: wait for it."""
         deadline = time.monotonic() + AWAY_S
         while True:
-            time.sleep(0.1)
+            time.sleep(self._look_again_s)
+            self._look_again_s = min(1.5 * self._look_again_s, LOOK_EVERY_S)
             try:
                 return self._service.get(f"/jobs/{job}")  # type: ignore[no-any-return]
             except NoService:

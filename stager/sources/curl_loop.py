@@ -1,5 +1,6 @@
 """Many HTTP requests at a time by libcurl, in one thread: a thread a request costs more than the request."""
 
+import re
 import threading
 import time
 from collections import deque
@@ -11,7 +12,11 @@ import pycurl
 
 CONNECTIONS: Final = 256  # kept open
 REFUSAL_BYTES: Final = 64 << 10  # of what a server says when it refuses, no more is kept
+OPTIONS: Final = {pycurl.NOSIGNAL: 1, pycurl.BUFFERSIZE: 256 << 10}  # of all requests
 NEWS_S: Final = 0.005  # while requests are under way, new ones wait no longer than this
+
+
+Options = Mapping[int, Any]  # of libcurl
 
 
 class Get:
@@ -23,11 +28,11 @@ class Get:
         self,
         url: str,
         headers: Sequence[str],
-        options: Mapping[int, Any],
+        options: Options,
         body: memoryview,
         done: Callable[["Get"], None],
     ) -> None:
-        """`options`: of libcurl, beside those of the loop. `body`: exactly as long as what should come."""
+        """`body`: exactly as long as what should come. Gets that are alike share their `options`."""
         self.url, self.headers, self.options, self.body, self.done = url, headers, options, body, done
         self.status = self.came = 0  # `came`: bytes of the body
         self.error = pycurl.E_OK  # libcurl's, if no whole answer came
@@ -51,18 +56,16 @@ class Get:
         self.came = end
         return None
 
-    def answered(self) -> dict[str, str]:
-        """The headers that came, their names in lower case."""
-        pairs = (line.decode("latin-1").partition(":") for line in self.lines[1:])
-        return {name.lower(): value.strip() for name, found, value in pairs if found}
+    def answered(self, wanted: re.Pattern[bytes]) -> dict[str, str]:
+        """The headers that are `wanted`: two groups, name and value, of a line. Names are in lower case."""
+        found = wanted.findall(b"".join(self.lines))
+        return {name.lower().decode(): value.strip().decode("latin-1") for name, value in found}
 
 
 class CurlLoop:
     """A thread that has any number of requests under way. It starts with the first one."""
 
-    def __init__(self, options: Mapping[int, Any]) -> None:
-        """`options`: of libcurl, for all requests."""
-        self._options = {pycurl.NOSIGNAL: 1, pycurl.BUFFERSIZE: 256 << 10, **options}
+    def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
         self._runs = False
@@ -80,11 +83,11 @@ class CurlLoop:
     def get(self, get: Get) -> None:
         handle = self._idle.pop() if self._idle else self._new_handle()
         handle.get = get
-        options = {**self._options, **get.options}
-        for option, value in options.items():
-            if handle.options.get(option) != value:
+        if handle.options is not get.options:
+            handle.reset()
+            for option, value in {**OPTIONS, **get.options}.items():
                 handle.setopt(option, value)
-        handle.options = options
+            handle.options = get.options
         handle.setopt(pycurl.URL, get.url)
         handle.setopt(pycurl.HTTPHEADER, list(get.headers))
         handle.setopt(pycurl.WRITEFUNCTION, get.write)
@@ -94,7 +97,7 @@ class CurlLoop:
 
     def _new_handle(self) -> Any:
         handle = pycurl.Curl()
-        handle.options = {}
+        handle.options = None
         return handle
 
     def _run(self) -> None:

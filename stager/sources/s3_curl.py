@@ -14,7 +14,7 @@ from botocore.httpsession import get_cert_path
 
 from stager.errors import SourceBusy, StagerError
 from stager.model import Fetched, ObjectInfo, SourceSpec, encode_key
-from stager.sources.curl_loop import CurlLoop, Get
+from stager.sources.curl_loop import CurlLoop, Get, Options
 from stager.sources.s3 import LIMITS, BotoSource, Limits
 from stager.sources.s3_errors import our_error, our_errors
 from stager.sources.threads import ThreadedSource
@@ -23,6 +23,10 @@ from stager.sources.threads import ThreadedSource
 _DOTTED: Final = re.compile(r"(^|/)\.\.?(/|$)")
 
 PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
+
+_ANSWERED: Final = re.compile(
+    rb"^(etag|x-amz-checksum-[a-z0-9]+):([^\r\n]*)", re.I | re.M
+)  # what is looked at
 
 # libcurl's errors, by the names of the table. All others: the connection broke.
 _NAMES: Final = {
@@ -40,15 +44,17 @@ class CurlSource:
 
     def __init__(self, spec: SourceSpec, limits: Limits = LIMITS) -> None:
         self.reference = BotoSource(spec, limits)
-        self._loop = CurlLoop(
-            {
-                pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
-                pycurl.CAINFO: self._authority(),
-                pycurl.CONNECTTIMEOUT_MS: round(1000 * limits.connect_s),
-                pycurl.LOW_SPEED_LIMIT: 1,
-                pycurl.LOW_SPEED_TIME: math.ceil(limits.silence_s),
-            }
-        )
+        self._loop = CurlLoop()
+        self._options: dict[int, Any] = {
+            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+            pycurl.CAINFO: self._authority(),
+            pycurl.CONNECTTIMEOUT_MS: round(1000 * limits.connect_s),
+            pycurl.LOW_SPEED_LIMIT: 1,
+            pycurl.LOW_SPEED_TIME: math.ceil(limits.silence_s),
+        }
+        self._signed_with: tuple[str, ...] = ()
+        self._options_by_limit: dict[float, Options] = {}  # seconds a request may take -> its options
+        self._headers: list[str] = []
         self._by_the_book = ThreadedSource(self.reference)
         self._address: tuple[str, str] | None = None
 
@@ -63,35 +69,45 @@ class CurlSource:
 
     def _start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         try:
-            endpoint, options, headers = self._signed()
+            endpoint = self._sign()
         except StagerError as error:
             done(error)
             return
         key = quote(encode_key(self.reference.prefix + info.key), safe="/-_.~")
         url = f"{endpoint}/{self.reference.bucket}/{key}"
-        headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *headers]
-        for get in _Object(self.reference, info, done).gets(url, headers, options):
+        headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *self._headers]
+        for get in _Object(self.reference, info, done).gets(url, headers, self._options_for):
             self._loop.get(get)
 
-    def _signed(self) -> tuple[str, dict[int, Any], list[str]]:
-        """Where to ask, and what proves who we are."""
+    def _sign(self) -> str:
+        """Have ready what proves who we are; return where to ask."""
         reference = self.reference
         with our_errors(reference.url, reference.endpoint):
             if self._address is None:
                 self._address = reference.address()
             endpoint, region = self._address
             if reference.spec.anonymous:
-                return endpoint, {}, []
+                return endpoint
             credentials = reference.session.get_credentials()
             if credentials is None:
                 raise NoCredentialsError
             keys = credentials.get_frozen_credentials()  # new ones, before they run out
-        options = {
-            pycurl.AWS_SIGV4: f"aws:amz:{region}:s3",
-            pycurl.USERNAME: keys.access_key,
-            pycurl.PASSWORD: keys.secret_key,
-        }
-        return endpoint, options, [f"x-amz-security-token: {keys.token}"] if keys.token else []
+        signed_with = (str(keys.access_key), str(keys.secret_key), keys.token or "")
+        if signed_with != self._signed_with:
+            self._signed_with, self._options_by_limit = signed_with, {}
+            self._options |= {
+                pycurl.AWS_SIGV4: f"aws:amz:{region}:s3",
+                pycurl.USERNAME: keys.access_key,
+                pycurl.PASSWORD: keys.secret_key,
+            }
+            self._headers = [f"x-amz-security-token: {keys.token}"] if keys.token else []
+        return endpoint
+
+    def _options_for(self, size_bytes: int) -> Options:
+        whole_s = self.reference.limits.whole_s(size_bytes)
+        if whole_s not in self._options_by_limit:
+            self._options_by_limit[whole_s] = self._options | {pycurl.TIMEOUT_MS: round(1000 * whole_s)}
+        return self._options_by_limit[whole_s]
 
     def _authority(self) -> str:
         """The certificates that boto3 trusts."""
@@ -109,9 +125,8 @@ class _Object:
         self._left = 0
         self._error: StagerError | None = None
 
-    def gets(self, url: str, headers: list[str], options: dict[int, Any]) -> list[Get]:
+    def gets(self, url: str, headers: list[str], options_for: Callable[[int], Options]) -> list[Get]:
         size = self._info.size
-        limits = self._source.limits
         part_bytes = size if size < 2 * PART_BYTES else PART_BYTES
         starts = range(0, size, part_bytes) if size else [0]
         self._left = len(starts)
@@ -119,13 +134,12 @@ class _Object:
         for start in starts:
             body = self._data[start : start + part_bytes]
             asked = [f"Range: bytes={start}-{start + len(body) - 1}"] if len(starts) > 1 else []
-            timeout = {pycurl.TIMEOUT_MS: round(1000 * limits.whole_s(len(body)))}
-            found.append(Get(url, [*headers, *asked], options | timeout, body, self._came))
+            found.append(Get(url, [*headers, *asked], options_for(len(body)), body, self._came))
         return found
 
     def _came(self, get: Get) -> None:
         self._left -= 1
-        answered = get.answered()
+        answered = get.answered(_ANSWERED)
         try:
             self._check_part(get, answered)
         except StagerError as error:
