@@ -19,6 +19,9 @@ from stager.subset import Subset, draw
 SILENT_S: Final = 5.0  # a session that does not report for so long has ended
 RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state
 NEAR_SAMPLES: Final = 64  # shards that are needed at once are small
+SOON_SAMPLES: Final = (
+    256  # once it reads, though it waits: about a batch, for a shard costs as much as 4 samples
+)
 NONE: Final = np.zeros(0, dtype=np.int64)
 GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any position yet
 
@@ -141,7 +144,7 @@ class Session:
         end = min(len(self.order), self.likely_position + reach)
         if end < len(self.order) and end - self.cursor < reach // 2:
             return NONE
-        count = min(max(NEAR_SAMPLES, self.lead // 2), largest)
+        count = min(max(NEAR_SAMPLES, self.lead // 2, min(self.cursor // 4, SOON_SAMPLES)), largest)
         words = self.dataset.index.words
         taken: list[Numbers] = []
         have = 0
