@@ -58,7 +58,7 @@ def test_dead_rows_give_their_blocks_back_and_the_others_stay(
     assert verify_shard(path, set(dead)) == []
     assert verify_shard(path) == dead
     for at in set(range(20)) - set(dead):
-        assert np.array_equal(shard.row(at)["image"], images[at])  # a mapping from before sees them, too
+        assert np.array_equal(shard.row(at)["image"], images[at])  # one who opened it before sees them, too
 
 
 def staged(tmp_path: Path) -> tuple[Place, Cache, Dataset]:

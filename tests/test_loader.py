@@ -236,7 +236,7 @@ def test_a_loop_that_keeps_nothing_uses_few_buffers_again(data: StagedDataset) -
 
 def test_a_view_of_a_view_keeps_its_buffer() -> None:
     pool = BufferPool((4, 3), np.uint8)
-    view = torch.from_numpy(pool.take()[1:3].T)[0]
+    view = torch.from_numpy(pool.take().array[1:3].T)[0]
     other = pool.take()
     assert pool.made == 2
     del view, other
