@@ -114,13 +114,14 @@ def test_a_child_that_was_forked_while_a_file_was_being_opened_opens_files(tmp_p
 def test_what_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path) -> None:
     (path,) = make_files(tmp_path, 1)
     file = ShardFile(path)
-    for wrong in (lambda: file.read(PAGE, 1), lambda: file.read(-1, 1), lambda: file.read(0, 1 << 60)):
+    for offset, size_bytes in ((PAGE, 1), (-1, 1), (0, 1 << 60)):
         with pytest.raises(ShardCorrupt, match="there are no"):
-            wrong()
+            file.read(offset, size_bytes)
     path.write_bytes(b"short")
-    for cut in (lambda: file.read(0, PAGE), lambda: file.read_into(memoryview(bytearray(PAGE)), 0)):
-        with pytest.raises(ShardCorrupt, match="it ends at 5"):
-            cut()
+    with pytest.raises(ShardCorrupt, match="it ends at 5"):
+        file.read(0, PAGE)
+    with pytest.raises(ShardCorrupt, match="it ends at 5"):
+        file.read_into(memoryview(bytearray(PAGE)), 0)
     (tmp_path / "folder").mkdir()
     with pytest.raises(ShardError, match="cannot be read: Is a directory"):
         ShardFile(tmp_path / "folder").read(0, 1)
