@@ -227,7 +227,7 @@ def test_no_array_is_read_from_outside_of_the_file(
     (tmp_path / "file").write_bytes(bytes(16))
     file = ShardFile(tmp_path / "file")
     with pytest.raises((ValueError, ShardCorrupt), match=r"bytes"):
-        StoredArray(offset, size, shape, np.dtype("f4")).read(file)
+        StoredArray(offset, size, shape, np.dtype("f4")).checked().read(file)
 
 
 def test_a_checksum_names_the_sample_the_recipe_and_the_shape() -> None:

@@ -71,7 +71,7 @@ class _Variable:
         if not 0 <= start <= end <= self.size_bytes:
             raise ValueError(f"bytes {start} to {end} are outside of the field's {self.size_bytes}")
         shape: Any = (end - start,) if self.shapes is None else self.shapes[row].tolist()
-        return StoredArray(self.starts_at + start, end - start, shape, self.dtype)
+        return StoredArray(self.starts_at + start, end - start, shape, self.dtype).checked()
 
 
 def find_footer(file: ShardFile) -> int:

@@ -65,6 +65,5 @@ class RowField:
         if self.row_bytes is not None:
             return StoredArray(offset, self.row_bytes, self.shape, self.dtype)
         *shape, size_bytes = self.prefix.unpack(file.read(offset, self.prefix.size))
-        return StoredArray(
-            offset + self.prefix.size, size_bytes, shape if self.sides else (size_bytes,), self.dtype
-        )
+        shape = shape if self.sides else [size_bytes]
+        return StoredArray(offset + self.prefix.size, size_bytes, shape, self.dtype).checked()

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,18 +37,19 @@ def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredArray:
-    """Where one array of a row lies in the file, and what it is. ValueError: shape and size disagree."""
+class StoredArray(NamedTuple):
+    """Where one array of a row lies in the file, and what it is."""
 
     offset: int
     size_bytes: int
     shape: Sequence[Any]
     dtype: np.dtype[Any]
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
+        """The same. Raise ValueError if shape and size, which the file says for each row, disagree."""
         if math.prod(self.shape) * self.dtype.itemsize != self.size_bytes or min(self.shape, default=0) < 0:
             raise ValueError(f"{self.size_bytes} bytes are no {self.dtype}{list(self.shape)}")
+        return self
 
     def read(self, file: ShardFile) -> npt.NDArray[Any]:
         """The array, in memory of its own. Raise ShardError if the file does not have it."""
