@@ -82,7 +82,7 @@ class Dataset:
         if asked != "auto":
             return asked, "as asked"
         if self.row_bytes is not None:
-            return "arrow", "rows of one size are read straight from the mapped file"
+            return "arrow", "rows of one size are read straight into the batch"
         return "arrow", "rows are found by offset, without a look-up"
 
     def resident(self) -> Numbers:

@@ -151,7 +151,7 @@ class Row:
 
 
 class ShardReader(Protocol):
-    """An open shard. Arrays it gives are read-only views that stay valid as long as they are held."""
+    """An open shard, which any thread may read, and a forked child."""
 
     header: ShardHeader
     checksums: npt.NDArray[np.uint64]
@@ -159,10 +159,13 @@ class ShardReader(Protocol):
     def __len__(self) -> int: ...
 
     def row(self, row: int) -> Arrays:
-        """The arrays of one row, as stored."""
+        """The arrays of one row, as stored, in memory of their own. Raise ShardError or IndexError."""
 
-    def block(self, field: str) -> npt.NDArray[Any] | None:
-        """All rows of a field as one array, if the format keeps them side by side; else None."""
+    def starts(self, field: str) -> Sequence[int] | None:
+        """Where in the file each row of a field begins, if all rows are of one size; else None."""
+
+    def descriptor(self) -> int:
+        """The file, to read by offset; open as long as this very value is held. Raise ShardError."""
 
     def identities(self) -> list[tuple[str, str]]:
         """(key, version) of each row."""
@@ -170,7 +173,8 @@ class ShardReader(Protocol):
     def places(self, row: int) -> list[tuple[int, int]]:
         """Where in the file the arrays of a row lie: offset and size in bytes of each."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the file. It is opened again if it is read again."""
 
 
 class ShardWriter(Protocol):

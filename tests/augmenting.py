@@ -14,7 +14,7 @@ from stager_client.augment import (
 
 def image_of(height: int, width: int, channels: int = 3) -> Image:
     image = np.random.default_rng(height * width).integers(0, 256, (height, width, channels), dtype=np.uint8)
-    image.flags.writeable = False  # as from a mapped shard
+    image.flags.writeable = False  # nobody may change it
     return image
 
 

@@ -10,8 +10,13 @@ import pytest
 from shard_cases import CASES, IMAGE, JPEG, PATCH, assert_same_arrays, header_for, make_rows
 from shard_contract import ShardContract
 from stager.errors import ShardCorrupt
-from stager.model import Row
+from stager.model import Row, ShardReader
 from stager.shards import open_shard, trailer, verify_shard
+
+
+def read_all(reader: ShardReader) -> None:
+    for at in range(len(reader)):
+        reader.row(at)
 
 
 class DamageContract(ShardContract):
@@ -36,6 +41,15 @@ class DamageContract(ShardContract):
             os.truncate(path, size)
             with pytest.raises(ShardCorrupt):
                 self.format.open(path)
+
+    def test_a_shard_that_is_cut_short_under_its_reader_is_an_error(self, tmp_path: Path) -> None:
+        rows = make_rows(CASES["all kinds"], 40)
+        path = self.write(tmp_path, CASES["all kinds"], rows)
+        reader = open_shard(path)
+        for size in (path.stat().st_size // 2, 0):
+            os.truncate(path, size)
+            with pytest.raises(ShardCorrupt, match="it ends at"):
+                read_all(reader)
 
     def test_a_shard_with_something_behind_it_is_corrupt(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, (IMAGE,), make_rows((IMAGE,), 3))

@@ -21,6 +21,7 @@ from stager.errors import ShardCorrupt
 from stager.model import Arrays, Field
 from stager.shards import FORMATS, open_shard, verify_shard
 from stager.shards.holes import BLOCK_BYTES, can_punch, holes_of, punch, size_of
+from stager_client.buffers import BufferPool
 from stager_client.reader import Reader
 
 FIELD = Field("image", "uint8", (96, 96, 3), "raw")
@@ -58,7 +59,7 @@ def test_dead_rows_give_their_blocks_back_and_the_others_stay(
     assert verify_shard(path, set(dead)) == []
     assert verify_shard(path) == dead
     for at in set(range(20)) - set(dead):
-        assert np.array_equal(shard.row(at)["image"], images[at])  # a mapping from before sees them, too
+        assert np.array_equal(shard.row(at)["image"], images[at])  # one who opened it before sees them, too
 
 
 def staged(tmp_path: Path) -> tuple[Place, Cache, Dataset]:
@@ -112,16 +113,29 @@ def test_verify_is_content_with_evicted_rows_and_stages_nothing_again(tmp_path: 
         assert place.json("status")["datasets"][0]["resident"] == 28
 
 
-def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["visit", "fill"])
+def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stager.shards.file.OPEN_MAX", 1)  # and files are closed under it, too
     _, cache, dataset = staged(tmp_path)
     reader = Reader(dataset.directory, dataset.record)
     numbers = list(range(30))
     got: dict[int, npt.NDArray[np.uint8]] = {}
+    pool = BufferPool((30, 96, 96, 3), np.uint8)
 
     def take(at: int, arrays: Arrays) -> None:
         got[at] = arrays["image"].copy()
 
-    assert reader.visit(numbers, take) == ([], [])
+    def look() -> tuple[list[int], list[int]]:
+        if way == "visit":
+            return reader.visit(numbers, take)
+        rows = pool.take()
+        told = reader.fill(np.asarray(numbers), {"image": rows})
+        got.update(enumerate(rows.array.copy()))
+        return told
+
+    assert look() == ([], [])
     right = dict(got)
     kept = tmp_path / "kept"
     shutil.copytree(dataset.directory / "shards", kept)
@@ -132,7 +146,7 @@ def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(tmp_path: Path) -
 
     def read() -> None:
         while not stop.is_set():
-            missing, corrupt = reader.visit(numbers, take)
+            missing, corrupt = look()
             here = set(numbers) - set(missing) - set(corrupt)
             wrong.extend(at for at in here if not np.array_equal(got[at], right[at]))
             seen.append(len(missing))
@@ -156,6 +170,10 @@ def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(tmp_path: Path) -
     thread.join()
     assert wrong == []
     assert len(set(seen)) > 1  # it did look while some were gone
+    cache.evict_samples(dataset, np.arange(30), "evicted", "for a test")
+    assert look()[0] == numbers
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [link for link in links if link.endswith("(deleted)") and str(tmp_path) in link]
     cache.close()
 
 

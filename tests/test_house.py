@@ -62,6 +62,7 @@ THREADS = (
         "service/stagerd/daemon.py",
     ),
     *(f"clients/stager_client/{name}.py" for name in ("buffers", "loader", "samples", "session")),
+    *("stager/shards/file.py", "stager/shards/pieces.py"),  # no threads of their own, but locks
     *(CLI, SOURCES),
 )
 ONLY_IN: dict[str, tuple[str, ...]] = {

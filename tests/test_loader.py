@@ -1,5 +1,7 @@
 """StagedLoader: the known order, exact resume on any number of ranks, buffers that are never torn away."""
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -85,20 +87,46 @@ def test_a_batch_is_right_at_the_first_touch_and_afterwards(place: Place, name: 
     numbers = samples.numbers[::-1]
     right = np.stack([arrays["image"] for arrays in StagedDataset(name).samples.read(range(SAMPLES))])
     for _ in range(2):  # with checksums, and without
-        rows = np.zeros((SAMPLES, 16, 16, 3), np.uint8)
+        rows = BufferPool((SAMPLES, 16, 16, 3), np.uint8).take()
         assert samples.reader.fill(numbers, {"image": rows}) == ([], [])
-        assert np.array_equal(rows, right[::-1])
+        assert np.array_equal(rows.array, right[::-1])
 
 
-def test_a_row_that_is_damaged_is_left_out_of_the_batch(place: Place) -> None:
+def test_a_row_that_is_damaged_is_told_and_the_others_are_right(place: Place) -> None:
     assert place.run("prefetch", "rotten", "--format", "arrow").returncode == 0
+    right = np.stack([arrays["image"] for arrays in StagedDataset("rotten").samples.read(range(SAMPLES))])
     flip_a_bit(shard_files(place, "rotten")[0])
     samples = StagedDataset("rotten").samples
     for _ in range(2):
-        rows = np.zeros((SAMPLES, 16, 16, 3), np.uint8)
-        missing, (damaged,) = samples.reader.fill(samples.numbers, {"image": rows})
+        rows = BufferPool((SAMPLES, 16, 16, 3), np.uint8).take()
+        missing, corrupt = samples.reader.fill(samples.numbers, {"image": rows})
         assert missing == []
-        assert np.flatnonzero(~rows.any(axis=(1, 2, 3))).tolist() == [damaged]
+        assert corrupt == np.flatnonzero((rows.array != right).any(axis=(1, 2, 3))).tolist()
+        assert len(corrupt) == 1
+
+
+def test_a_disk_that_fails_is_told_and_not_the_end(
+    data: StagedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = data.samples
+    rows = BufferPool((SAMPLES, 16, 16, 3), np.uint8).take()
+    read = os.preadv
+    calls = 0
+
+    def fail(fd: int, rooms: list[memoryview], offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(fd, [rooms[0][: calls % 3 * 700]], offset)  # and now and then it stops halfway
+
+    for _ in range(2):  # at the first touch, and afterwards
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "preadv", fail)
+            missing, corrupt = samples.reader.fill(samples.numbers, {"image": rows})
+        assert missing == []
+        assert 0 < len(corrupt) < SAMPLES
+        assert samples.reader.fill(samples.numbers, {"image": rows}) == ([], [])
 
 
 def test_the_next_epoch_has_another_order_and_a_named_epoch_its_own(data: StagedDataset) -> None:
@@ -236,7 +264,7 @@ def test_a_loop_that_keeps_nothing_uses_few_buffers_again(data: StagedDataset) -
 
 def test_a_view_of_a_view_keeps_its_buffer() -> None:
     pool = BufferPool((4, 3), np.uint8)
-    view = torch.from_numpy(pool.take()[1:3].T)[0]
+    view = torch.from_numpy(pool.take().array[1:3].T)[0]
     other = pool.take()
     assert pool.made == 2
     del view, other

@@ -34,8 +34,10 @@ from shard_damage import DamageContract
 from stager.errors import ShardCorrupt, UsageError
 from stager.model import Field, Row, checksum_of, sample_tag
 from stager.shards import FORMATS, open_shard, trailer, verify_shard
+from stager.shards.file import ShardFile
 from stager.shards.lmdb_writer import row_key
-from stager.shards.stored import view_array
+from stager.shards.pieces import PIECE_BYTES
+from stager.shards.stored import StoredArray
 
 
 class RowByRow(ShardContract):
@@ -55,6 +57,21 @@ class RowByRow(ShardContract):
         at_once = tmp_path / f"at-once{self.format.suffix}"
         self.format.write(at_once, header_for(CASES[case]), rows)
         assert path.read_bytes() == at_once.read_bytes()
+
+    @pytest.mark.parametrize("row_bytes", [70_001, PIECE_BYTES, PIECE_BYTES + 5, 3 * PIECE_BYTES - 7])
+    def test_rows_larger_than_a_page_lie_where_they_belong(self, tmp_path: Path, row_bytes: int) -> None:
+        field = Field("image", "uint8", (row_bytes,))
+        rows = make_rows((field,), 11)
+        path = tmp_path / f"shard{self.format.suffix}"
+        with (
+            self.format.begin(path, header_for((field,)), len(rows) + 3) as shard,
+            ThreadPoolExecutor(4) as threads,
+        ):
+            numbers = list(threads.map(shard.add, rows))
+            shard.finish()
+        in_order = [row for _, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])]
+        assert_same(open_shard(path), header_for((field,)), in_order)
+        assert verify_shard(path) == []
 
     @pytest.mark.parametrize("rows_max", [9, 10, 99, 1000, 100_000])
     def test_there_may_be_fewer_rows_than_were_expected(self, tmp_path: Path, rows_max: int) -> None:
@@ -101,13 +118,12 @@ class TestArrow(DamageContract):
         for count in range(1, 40):  # lengths of the texts before it vary with the count
             rows = make_rows((IMAGE, PATCH, VECTOR), count)
             reader = open_shard(self.write(tmp_path, (IMAGE, PATCH, VECTOR), rows))
-            images, vectors = reader.block("image"), reader.block("vector")
+            images, vectors = reader.starts("image"), reader.starts("vector")
             assert images is not None
             assert vectors is not None
-            assert images.ctypes.data % 64 == 0
-            assert vectors.flags.aligned
-            assert images.tolist() == [row.arrays["image"].tolist() for row in rows]
-            assert reader.block("patch") is None
+            assert images[0] % 64 == 0
+            assert vectors[0] % 4 == 0
+            assert list(images) == [images[0] + at * (IMAGE.row_bytes or 0) for at in range(count)]
             (tmp_path / "shard.arrow").unlink()
 
     def test_pyarrow_alone_reads_it(self, tmp_path: Path) -> None:
@@ -156,8 +172,16 @@ class TestLmdb(DamageContract):
             assert table["checksum"].to_pylist() == [row.checksum for row in rows]
             assert json.loads(values[b"stager"])["samples"] == 700
 
-    def test_it_keeps_no_blocks(self, tmp_path: Path) -> None:
-        assert open_shard(self.write(tmp_path, (IMAGE,), make_rows((IMAGE,), 2))).block("image") is None
+    def test_a_row_whose_place_is_wrong_is_lost_and_no_other(self, tmp_path: Path) -> None:
+        rows = make_rows((IMAGE, VECTOR), 4)
+        path = self.write(tmp_path, (IMAGE, VECTOR), rows)
+        whole = path.read_bytes()
+        starts = open_shard(path).starts("image")
+        assert starts is not None
+        damaged = bytearray(whole)
+        damaged[whole.rindex(struct.pack("<4Q", *starts)) + 8 + 7] ^= 0x80  # of row 1, by 2 ** 63
+        path.write_bytes(damaged)
+        assert verify_shard(path) == [1]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -194,11 +218,16 @@ class TestGolden:
 
 
 @pytest.mark.parametrize(
-    ("offset", "size", "shape"), [(0, 16, (2,)), (4, 8, (3,)), (12, 8, (2,)), (-4, 4, (1,)), (0, 4, (-1,))]
+    ("offset", "size", "shape"),
+    [(0, 16, (2,)), (12, 8, (2,)), (-4, 4, (1,)), (0, 4, (-1,)), (0, 8, (-1, -2)), (0, 2**62, (2**60,))],
 )
-def test_no_view_leaves_its_place(offset: int, size: int, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"bytes|buffer|negative"):
-        view_array(memoryview(bytes(16)), offset, size, shape, np.dtype("f4"))
+def test_no_array_is_read_from_outside_of_the_file(
+    tmp_path: Path, offset: int, size: int, shape: tuple[int, ...]
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(16))
+    file = ShardFile(tmp_path / "file")
+    with pytest.raises((ValueError, ShardCorrupt), match=r"bytes"):
+        StoredArray(offset, size, shape, np.dtype("f4")).checked().read(file)
 
 
 def test_a_checksum_names_the_sample_the_recipe_and_the_shape() -> None:

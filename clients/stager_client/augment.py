@@ -1,4 +1,4 @@
-"""Crops, flips and colours, applied by the loader's threads between the mapped shard and the batch.
+"""Crops, flips and colours, applied by the loader's threads between the shard and the batch.
 
 The definitions are torchvision's, on uint8 images of height x width x channels. What is random is a function
 of (seed, epoch, the sample's key, which augmentation, which draw) and of nothing else: not of the batch, the

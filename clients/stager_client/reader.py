@@ -1,6 +1,7 @@
-"""Reads staged samples: index word, mapped shard, row. A hit calls nobody."""
+"""Reads staged samples: index word, shard, row. A hit calls nobody."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,32 @@ import numpy.typing as npt
 
 from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
 from stager.errors import SampleError, ShardCorrupt, ShardError, StagerError
-from stager.index import FORMAT_NAMES, IndexReader, format_of, is_failed, is_resident, row_of, shard_of
+from stager.index import (
+    FORMAT_NAMES,
+    IndexReader,
+    Words,
+    format_of,
+    is_failed,
+    is_resident,
+    row_of,
+    shard_of,
+)
 from stager.manifest import Manifest
 from stager.model import Arrays, Field, Numbers, ShardReader, checksum_of
 from stager.shards import FORMATS, open_shard
+from stager_client.buffers import Buffer
 
 Missing = list[int]  # places of samples that are not (or no longer) resident
 Corrupt = list[int]  # places of samples whose bytes are not what was staged
 
+NOT_READ = (ShardError, OSError, LookupError)  # whatever it is: `visit` looks again, and tells
+
 
 class Reader:
-    """A data set's files, mapped. Shards open at first touch, in the process that touches them."""
+    """A data set's files. Shards open at first touch, in the process that touches them.
+
+    Any number of threads may use one.
+    """
 
     def __init__(self, directory: Path, record: DatasetRecord) -> None:
         self.directory, self.record = directory, record
@@ -27,17 +43,22 @@ class Reader:
         path = index_path(directory, record.recipe, record.manifest)
         self.index = IndexReader(path, len(self.manifest), record.manifest, record.recipe)
         self._shards: dict[int, ShardReader] = {}
-        self._blocks: dict[int, list[tuple[str, npt.NDArray[Any]]]] = {}  # rows side by side
+        # Shards whose rows are all of one size: how to get the descriptor, and where a field's rows begin.
+        self._opened: dict[int, tuple[Callable[[], int], list[Sequence[int]]]] = {}
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
         self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
         self._is_raw = all(field.encoding == "raw" for field in record.fields)
+        sizes = [(field.name, field.row_bytes) for field in record.fields]
+        fixed = [(name, row_bytes) for name, row_bytes in sizes if row_bytes is not None]
+        self._columns = fixed if len(fixed) == len(sizes) else []
         self._suffixes = [FORMATS[name].suffix for name in FORMAT_NAMES]
 
     def visit(self, numbers: Sequence[int], take: Callable[[int, Arrays], None]) -> tuple[Missing, Corrupt]:
         """Give each resident sample to `take`, with its place in `numbers`; return the others' places.
 
-        `take` copies: rows may be evicted under us. What was is among the missing, whatever `take` got.
+        The arrays are `take`'s own. Rows may be evicted under us: what was is among the missing, whatever
+        `take` got.
         """
         if self.index.evictions != self._evictions:
             self._drop_evicted()
@@ -68,61 +89,100 @@ class Reader:
             corrupt = [at for at in corrupt if at not in moved]
         return missing, corrupt
 
-    def fill(self, numbers: Numbers, out: Arrays) -> tuple[Missing, Corrupt]:
-        """Copy each resident sample into its row of the arrays; return the others' places.
+    def fill(self, numbers: Numbers, out: Mapping[str, Buffer]) -> tuple[Missing, Corrupt]:
+        """Read each resident sample into its row of the buffers; return the others' places.
 
-        What was found right before, in a block, costs little more than the copy; the rest goes by `visit`.
+        Where rows are of one size they are read to where they belong; the rest goes by `visit`.
         """
-        if self.index.evictions != self._evictions:
-            self._drop_evicted()
-        words = self.index.words[numbers]  # a copy: they change under us
-        known = (words == self._checked[numbers]) & is_resident(words)
-        rest: list[int] = []
-        rows = zip(known.tolist(), shard_of(words).tolist(), row_of(words).tolist(), strict=True)
-        for at, (is_known, shard, row) in enumerate(rows):
-            blocks = self._blocks.get(shard) if is_known else None
-            if blocks is None:
-                rest.append(at)
-                continue
-            for name, block in blocks:
-                out[name][at] = block[row]
-        moved = np.flatnonzero(
-            self.index.words[numbers] != words
-        ).tolist()  # after the copies: see shards/holes
-        if moved:
-            rest = sorted({*rest, *moved})
+        rest = self._fill_fixed(numbers, out) if self._columns else list(range(len(numbers)))
         if not rest:
             return [], []
 
         def take(at: int, arrays: Arrays) -> None:
             for name, array in arrays.items():
-                out[name][rest[at]] = array
+                out[name].array[rest[at]] = array
 
         missing, corrupt = self.visit(numbers[rest].tolist(), take)
         return [rest[at] for at in missing], [rest[at] for at in corrupt]
+
+    def _fill_fixed(self, numbers: Numbers, out: Mapping[str, Buffer]) -> list[int]:
+        """Read rows that are all of one size; return the places of those that `visit` must look at."""
+        if self.index.evictions != self._evictions:
+            self._drop_evicted()
+        words = self.index.words[numbers]  # a copy: they change under us
+        resident = is_resident(words)
+        known = (words == self._checked[numbers]) & resident
+        rest = np.flatnonzero(~resident).tolist()
+        rest += self._fill_fresh(numbers, words, np.flatnonzero(resident & ~known).tolist(), out)
+        rest += self._fill_known(words, known.tolist(), out)
+        moved = np.flatnonzero(self.index.words[numbers] != words)  # after the copies: see shards/holes
+        return sorted({*rest, *moved.tolist()})
+
+    def _fill_fresh(
+        self, numbers: Numbers, words: Words, places: list[int], out: Mapping[str, Buffer]
+    ) -> list[int]:
+        """Read what was not read before and check it there; return the places of what is not right."""
+        rest: list[int] = []
+        shards, formats, rows = shard_of(words).tolist(), format_of(words).tolist(), row_of(words).tolist()
+        for at in places:
+            row = rows[at]
+            try:
+                shard = self._shard(shards[at], formats[at])
+                descriptor, columns = self._opened[shards[at]]
+                for starts, (name, row_bytes) in zip(columns, self._columns, strict=True):
+                    if os.preadv(descriptor(), out[name].rooms[at], starts[row]) != row_bytes:
+                        raise ShardCorrupt(f"a shard of {self.record.spec.name} has no whole row {row}")
+                arrays = {name: out[name].array[at, ...] for name, _ in self._columns}
+                self._check(int(numbers[at]), shard, row, words[at], arrays)
+            except NOT_READ:
+                rest.append(at)
+        return rest
+
+    def _fill_known(self, words: Words, known: list[bool], out: Mapping[str, Buffer]) -> list[int]:
+        """Read what was found right before; return the places of what cannot be read.
+
+        This loop is what a sample costs beside the copy: about a microsecond.
+        """
+        rest: list[int] = []
+        shards, rows = shard_of(words).tolist(), row_of(words).tolist()
+        opened, preadv = self._opened, os.preadv
+        for column, (name, row_bytes) in enumerate(self._columns):
+            rooms = out[name].rooms
+            for at, (is_known, shard, row) in enumerate(zip(known, shards, rows, strict=True)):
+                if is_known:
+                    try:
+                        descriptor, columns = opened[shard]
+                        if preadv(descriptor(), rooms[at], columns[column][row]) != row_bytes:
+                            rest.append(at)
+                    except NOT_READ:
+                        rest.append(at)
+        return rest
 
     def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:
         if row >= len(shard):
             raise ShardCorrupt(f"a shard of {self.record.spec.name} has no row {row}")
         arrays = shard.row(row)
-        fields = self.record.fields
         if self._checked[number] != word:
-            checksum = checksum_of(int(self.manifest.tags[number]), self.record.recipe, fields, arrays)
-            if checksum != int(shard.checksums[row]):
-                raise ShardCorrupt(f"{self.manifest.key(number)} does not match its checksum")
-            self._checked[number] = word
+            self._check(number, shard, row, word, arrays)
         if self._is_raw:
             return arrays
-        return {field.name: _decode(field, arrays[field.name]) for field in fields}
+        return {field.name: _decode(field, arrays[field.name]) for field in self.record.fields}
+
+    def _check(self, number: int, shard: ShardReader, row: int, word: np.uint64, arrays: Arrays) -> None:
+        """Compare a sample with its checksum, and note that it was found right under this word."""
+        tag = int(self.manifest.tags[number])
+        if checksum_of(tag, self.record.recipe, self.record.fields, arrays) != int(shard.checksums[row]):
+            raise ShardCorrupt(f"{self.manifest.key(number)} does not match its checksum")
+        self._checked[number] = word
 
     def _shard(self, number: int, shard_format: int) -> ShardReader:
         shard = self._shards.get(number)
         if shard is None:
             shard = open_shard(shard_path(self.directory, number, self._suffixes[shard_format]))
+            columns = [starts for name, _ in self._columns if (starts := shard.starts(name)) is not None]
+            if self._columns and len(columns) == len(self._columns):
+                self._opened[number] = (shard.descriptor, columns)
             self._shards[number] = shard
-            blocks = [(field.name, shard.block(field.name)) for field in self.record.fields]
-            if self._is_raw and all(block is not None for _, block in blocks):
-                self._blocks[number] = [(name, block) for name, block in blocks if block is not None]
         return shard
 
     def _drop_evicted(self) -> None:
@@ -130,9 +190,9 @@ class Reader:
         self._evictions = self.index.evictions
         words = self.index.words
         here = set(np.unique(shard_of(words[is_resident(words)])).tolist())
-        for number in [number for number in self._shards if number not in here]:
-            del self._shards[number]
-            self._blocks.pop(number, None)
+        for number in [number for number in list(self._shards) if number not in here]:
+            self._shards.pop(number, None)  # another thread may be here, too
+            self._opened.pop(number, None)
 
 
 def _decode(field: Field, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:

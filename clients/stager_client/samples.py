@@ -4,7 +4,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from stager.errors import NoService, ShardCorrupt, StagerError, UsageError, Wait
 from stager.index import is_failed
 from stager.model import Arrays, Field, Numbers, canonical_json, digest_of
 from stager.subset import Subset, draw
+from stager_client.buffers import Buffer
 from stager_client.reader import Reader
 from stager_client.session import Session
 
@@ -65,7 +66,7 @@ class StagedSamples:
 
     @property
     def reader(self) -> Reader:
-        if self._reader is None:  # unpickled: mapped again where it is used
+        if self._reader is None:  # unpickled: opened again where it is used
             self._reader = Reader(self._directory, self._record)
         return self._reader
 
@@ -83,28 +84,26 @@ class StagedSamples:
         began = time.monotonic()
 
         def take(at: int, arrays: Arrays) -> None:
-            found[at] = {
-                name: array if array.flags.writeable else array.copy() for name, array in arrays.items()
-            }
+            found[at] = arrays
 
         reasons = self.visit(positions, take, NEVER)
         waited_s = time.monotonic() - began if reasons else 0.0
         self.session.count(len(positions), reasons, waited_s, self.numbers[np.asarray(positions, np.int64)])
         return [found[at] for at in range(len(positions))]
 
-    def fill(self, positions: Positions, fields: Arrays, stopped: threading.Event) -> Reasons:
-        """Copy the samples at these positions into arrays, row by row; say why any had to be waited for.
+    def fill(self, positions: Positions, out: Mapping[str, Buffer], stopped: threading.Event) -> Reasons:
+        """Read the samples at these positions into buffers, row by row; say why any had to be waited for.
 
         For threads that work ahead: the caller counts. `stopped`: nobody waits any more.
         """
         numbers = self.numbers[np.asarray(positions, dtype=np.int64)]
-        missing, corrupt = self.reader.fill(numbers, fields)
+        missing, corrupt = self.reader.fill(numbers, out)
         if not missing and not corrupt:
             return {}
 
         def take(at: int, arrays: Arrays) -> None:
-            for name, rows in fields.items():
-                rows[at] = arrays[name]
+            for name, buffer in out.items():
+                buffer.array[at] = arrays[name]
 
         return self._wait(numbers.tolist(), missing, corrupt, take, stopped)
 

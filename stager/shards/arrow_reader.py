@@ -1,17 +1,18 @@
-"""Read an Arrow shard: fixed-size fields lie there as one block."""
+"""Read an Arrow shard: the rows of a fixed-size field lie there side by side."""
 
 import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stager.errors import ShardCorrupt
-from stager.model import Arrays, Field
-from stager.shards.mapping import map_file
+from stager.model import Field
+from stager.shards.file import ShardFile
 from stager.shards.reader import OpenShard
-from stager.shards.stored import stored_dtype, view_array
+from stager.shards.stored import StoredArray, stored_dtype
+from stager.shards.trailer import Place
 
 _END = struct.Struct("<i6s")  # the footer's size, "ARROW1"
 
@@ -20,54 +21,62 @@ class ArrowReader(OpenShard):
     """An open Arrow shard."""
 
     def __init__(self, path: Path) -> None:
-        mapped = map_file(path)
-        super().__init__(path, mapped, find_footer(mapped))
-        self._blocks: Arrays = {}
-        self._variable: dict[str, _Variable] = {}
-        parts = iter(self._parts)
+        file = ShardFile(path)
+        super().__init__(file, find_footer(file))
+        self._columns: dict[str, _Fixed | _Variable] = {}
+        places = iter(self._parts)
         for field in self.header.fields:
             if field.row_bytes is not None:
-                shape: Any = (len(self), *field.shape)
-                self._blocks[field.name] = np.ndarray(shape, field.dtype, next(parts))
+                self._columns[field.name] = _Fixed(field, next(places), len(self))
             else:
-                offsets, data = next(parts), next(parts)
-                sides = next(parts) if field.encoding == "raw" else None
-                self._variable[field.name] = _Variable(field, offsets, data, sides)
+                offsets, data = file.read(*next(places)), next(places)
+                sides = file.read(*next(places)) if field.encoding == "raw" else None
+                self._columns[field.name] = _Variable(field, offsets, data, sides)
 
-    def row(self, row: int) -> Arrays:
-        # The ellipsis keeps a field of no sides an array.
-        arrays = {name: block[row, ...] for name, block in self._blocks.items()}
-        try:
-            for name, column in self._variable.items():
-                arrays[name] = column[row]
-        except ValueError as error:
-            raise ShardCorrupt(f"{self.path}: row {row}: {error}") from None
-        return arrays
+    def starts(self, field: str) -> Sequence[int] | None:
+        column = self._columns[field]
+        return column.starts if isinstance(column, _Fixed) else None
 
-    def block(self, field: str) -> npt.NDArray[Any] | None:
-        return self._blocks.get(field)
+    def _stored(self, row: int) -> Iterator[tuple[str, StoredArray]]:
+        return ((name, column[row]) for name, column in self._columns.items())
+
+
+class _Fixed:
+    """A field whose rows are all of one size."""
+
+    def __init__(self, field: Field, place: Place, rows: int) -> None:
+        self.dtype, self.shape, self.row_bytes = stored_dtype(field), field.shape, field.row_bytes or 0
+        start, _ = place
+        self.starts: Sequence[int] = [start] * rows
+        if self.row_bytes:
+            self.starts = range(start, start + rows * self.row_bytes, self.row_bytes)
+
+    def __getitem__(self, row: int) -> StoredArray:
+        return StoredArray(self.starts[row], self.row_bytes, self.shape, self.dtype)
 
 
 class _Variable:
     """A field whose rows differ in size: offsets into one run of bytes, and a shape each if raw."""
 
-    def __init__(self, field: Field, offsets: memoryview, data: memoryview, sides: memoryview | None) -> None:
+    def __init__(self, field: Field, offsets: bytes, data: Place, sides: bytes | None) -> None:
         self.dtype = stored_dtype(field)
         self.offsets: npt.NDArray[np.int64] = np.frombuffer(offsets, "<i8")
-        self.data = data
+        self.starts_at, self.size_bytes = data
         self.shapes: npt.NDArray[np.int32] | None = None
         if sides is not None:
             self.shapes = np.frombuffer(sides, "<i4").reshape(-1, len(field.shape))
 
-    def __getitem__(self, row: int) -> npt.NDArray[Any]:
+    def __getitem__(self, row: int) -> StoredArray:
         start, end = self.offsets[row : row + 2].tolist()
-        shape = (end - start,) if self.shapes is None else self.shapes[row].tolist()
-        return view_array(self.data, start, end - start, shape, self.dtype)
+        if not 0 <= start <= end <= self.size_bytes:
+            raise ValueError(f"bytes {start} to {end} are outside of the field's {self.size_bytes}")
+        shape: Any = (end - start,) if self.shapes is None else self.shapes[row].tolist()
+        return StoredArray(self.starts_at + start, end - start, shape, self.dtype).checked()
 
 
-def find_footer(data: memoryview) -> int:
+def find_footer(file: ShardFile) -> int:
     """Where an Arrow file's footer begins, by its own word: right behind the trailer."""
-    if len(data) < _END.size:
+    if file.size_bytes < _END.size:
         return 0
-    footer_bytes, _ = _END.unpack_from(data, len(data) - _END.size)
-    return len(data) - _END.size - int(footer_bytes)
+    footer_bytes, _ = _END.unpack(file.read(file.size_bytes - _END.size, _END.size))
+    return file.size_bytes - _END.size - int(footer_bytes)

@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from stager.model import Field, Row, ShardHeader, canonical_json
 from stager.shards.arrow_reader import find_footer
-from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, places_of
+from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
 from stager.shards.envelope import Envelope
-from stager.shards.mapping import map_file
+from stager.shards.file import ShardFile
+from stager.shards.pieces import PieceWriter, write_at
 from stager.shards.stored import bytes_of, stored_arrays
 from stager.shards.trailer import Place, pack_trailer
 
 METADATA_KEY = b"stager"
 ALIGNMENT_BYTES = 64
-WRITE_BYTES = 1 << 20  # in one call. From 2 MiB on it took eight times the CPU time
 MAGIC_BYTES = 8  # an Arrow file opens with "ARROW1" and two zeros
 
 
@@ -47,7 +47,8 @@ def write_arrow(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
 class ArrowRows:
     """A shard whose rows go to the file as they come: for one field of fixed size, which Arrow keeps first.
 
-    Nothing but keys and checksums stays in memory. Any thread may add; rows lie in the order of their coming.
+    Nothing but keys, checksums and a piece or two stays in memory. Any thread may add; rows lie in the order
+    of their coming.
     """
 
     def __init__(self, path: Path, header: ShardHeader, rows_max: int) -> None:
@@ -58,6 +59,7 @@ class ArrowRows:
         self._numbers = count()  # `next` is safe in threads
         self._starts_at = _rows_start(header, rows_max)
         self._file = path.open("xb", buffering=0)
+        self._pieces = PieceWriter(self._file.fileno(), self._starts_at)
         self._is_whole = False
         try:  # a full disk says so now, and not in the middle
             os.posix_fallocate(self._file.fileno(), 0, self._starts_at + rows_max * self._row_bytes)
@@ -69,16 +71,14 @@ class ArrowRows:
         (array,) = stored_arrays(self._field, [row])
         number = next(self._numbers)
         self._rows[number] = Row(row.key, row.version, {}, row.checksum)
-        data, at = bytes_of(array).data, self._starts_at + number * self._row_bytes
-        while data:
-            written = os.pwrite(self._file.fileno(), data[:WRITE_BYTES], at)
-            data, at = data[written:], at + written
+        self._pieces.write(bytes_of(array).data, self._starts_at + number * self._row_bytes)
         return number
 
     def finish(self) -> None:
         envelope = Envelope.of(self._header, [self._rows[number] for number in range(len(self._rows))])
         end = self._starts_at + len(self._rows) * self._row_bytes
-        rows = np.frombuffer(map_file(self._path)[self._starts_at : end], np.uint8)
+        self._pieces.finish(end)
+        rows = np.frombuffer(map_whole(self._path)[self._starts_at : end], np.uint8)
         columns = {self._field.name: _fixed_column(self._field, len(self._rows), rows)}
         text = canonical_json(envelope.metadata())
         batch = _aligned(_batch_of(columns, envelope), text, self._starts_at)
@@ -131,8 +131,8 @@ class _Pieces(io.RawIOBase):
         if self._file.tell() == begin and size_bytes == end - begin:
             self._file.seek(end)
             return size_bytes
-        while rest:
-            rest = rest[self._file.write(rest[:WRITE_BYTES]) :]
+        write_at(self._file.fileno(), rest, self._file.tell())
+        self._file.seek(size_bytes, io.SEEK_CUR)
         return size_bytes
 
 
@@ -175,12 +175,12 @@ def _block_start(batch: pa.RecordBatch) -> int:
 
 def _add_trailer(path: Path, envelope: Envelope) -> None:
     """Put the trailer before the footer: Arrow's readers come from the end, go by offsets and skip it."""
-    data = map_file(path)
+    data = map_whole(path)
     batch = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
     places = places_of(
         [*batch.columns[-len(ENVELOPE_FIELDS) :], *batch.columns[: -len(ENVELOPE_FIELDS)]], data
     )
-    footer_at = find_footer(data)
+    footer_at = find_footer(ShardFile(path))
     footer = bytes(data[footer_at:])
     head = bytes(data[: min(offset for offset, size in places if size)])
     trailer = pack_trailer(envelope.metadata(), places, footer_at, ALIGNMENT_BYTES, head, footer)

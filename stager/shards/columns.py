@@ -1,6 +1,7 @@
 """Arrow columns, as shards are written with them."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,12 @@ def envelope_columns(envelope: Envelope) -> list[pa.Array]:
 def _text_column(texts: Texts, type: pa.DataType) -> pa.Array:
     buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
     return pa.Array.from_buffers(type, len(texts.offsets) - 1, buffers)
+
+
+def map_whole(path: Path) -> memoryview:
+    """A file that was just written, to find what lies where. Readers map nothing: see shards/file.py."""
+    with pa.memory_map(str(path)) as file:
+        return memoryview(file.read_buffer())
 
 
 def places_of(columns: Iterable[pa.Array], data: memoryview) -> list[Place]:

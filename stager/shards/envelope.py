@@ -58,15 +58,15 @@ class Envelope:
         return cls(header, header.to_json(), keys, versions, checksums)
 
     @classmethod
-    def read(cls, path: Path, metadata: dict[str, Any], parts: Iterable[memoryview]) -> Self:
+    def read(cls, path: Path, metadata: dict[str, Any], parts: Iterable[bytes]) -> Self:
         """Take it from a shard's metadata and first parts. Raise ShardCorrupt if a bit of it is wrong."""
         header_text = canonical_json(metadata["header"])
         key_offsets, key_data, version_offsets, version_data, checksums = parts
         envelope = cls(
             ShardHeader.from_json(header_text),
             header_text,
-            Texts(np.frombuffer(key_offsets, "<i4"), key_data),
-            Texts(np.frombuffer(version_offsets, "<i4"), version_data),
+            Texts(np.frombuffer(key_offsets, "<i4"), memoryview(key_data)),
+            Texts(np.frombuffer(version_offsets, "<i4"), memoryview(version_data)),
             np.frombuffer(checksums, "<u8"),
         )
         if envelope.digest() != metadata["digest"]:

@@ -1,46 +1,53 @@
 """Read an LMDB shard by its trailer.
 
-LMDB writes the file and any LMDB reads it; we map it ourselves. Through LMDB each open shard costs a
-descriptor, a second open in one process is refused, and an environment must not be used after a fork.
+LMDB writes the file and any LMDB reads it; we read it ourselves. Through LMDB the whole file is mapped, a
+second open in one process is refused, and an environment must not be used after a fork.
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stager.errors import ShardCorrupt
-from stager.model import Arrays, Field
-from stager.shards.mapping import map_file
+from stager.model import Field
+from stager.shards.file import ShardFile
 from stager.shards.reader import OpenShard
-from stager.shards.stored import stored_dtype, view_array
+from stager.shards.stored import StoredArray, stored_dtype
 
 
 class LmdbReader(OpenShard):
     """An open LMDB shard."""
 
     def __init__(self, path: Path) -> None:
-        data = map_file(path)
-        super().__init__(path, data, len(data))
-        self._data = data
+        file = ShardFile(path)
+        super().__init__(file, file.size_bytes)
         (offsets,) = self._parts
-        self._offsets: npt.NDArray[np.uint64] = np.frombuffer(offsets, "<u8")
+        # A wrong one is at the end of the file, where there is nothing to read.
+        self._offsets: npt.NDArray[np.uint64] = np.minimum(
+            np.frombuffer(file.read(*offsets), "<u8"), file.size_bytes, dtype=np.uint64
+        )
         self._fields = [(field.name, RowField(field)) for field in self.header.fields]
 
-    def row(self, row: int) -> Arrays:
-        arrays = {}
-        offset = self._offsets.item(row)
-        try:
-            for name, field in self._fields:
-                arrays[name], offset = field.view(self._data, offset)
-        except (ValueError, OverflowError, struct.error) as error:
-            raise ShardCorrupt(f"{self.path}: row {row}: {error}") from None
-        return arrays
+    def starts(self, field: str) -> Sequence[int] | None:
+        before = 0
+        for name, stored in self._fields:
+            if stored.row_bytes is None:
+                return None
+            if name == field:
+                starts: Any = (self._offsets + np.uint64(before)).data
+                return starts  # type: ignore[no-any-return]
+            before += stored.row_bytes
+        raise KeyError(field)
 
-    def block(self, field: str) -> npt.NDArray[Any] | None:
-        """None: rows are not side by side."""
+    def _stored(self, row: int) -> Iterator[tuple[str, StoredArray]]:
+        offset = self._offsets.item(row)
+        for name, field in self._fields:
+            stored = field.at(self._file, offset)
+            offset = stored.offset + stored.size_bytes
+            yield name, stored
 
 
 class RowField:
@@ -48,17 +55,15 @@ class RowField:
 
     def __init__(self, field: Field) -> None:
         self.dtype = stored_dtype(field)
-        self.shape: Any = field.shape
+        self.shape = field.shape
         self.row_bytes = field.row_bytes
         self.sides = len(field.shape) if field.encoding == "raw" else 0
         self.prefix = struct.Struct(f"<{self.sides}IQ")
 
-    def view(self, data: memoryview, offset: int) -> tuple[npt.NDArray[Any], int]:
-        """The array at `offset`, and the offset behind it."""
+    def at(self, file: ShardFile, offset: int) -> StoredArray:
+        """The array that begins, or whose prefix begins, at `offset`."""
         if self.row_bytes is not None:
-            array = view_array(data, offset, self.row_bytes, self.shape, self.dtype)
-            return array, offset + self.row_bytes
-        *shape, size_bytes = self.prefix.unpack_from(data, offset)
-        offset += self.prefix.size
-        array = view_array(data, offset, size_bytes, shape if self.sides else (size_bytes,), self.dtype)
-        return array, offset + size_bytes
+            return StoredArray(offset, self.row_bytes, self.shape, self.dtype)
+        *shape, size_bytes = self.prefix.unpack(file.read(offset, self.prefix.size))
+        shape = shape if self.sides else [size_bytes]
+        return StoredArray(offset + self.prefix.size, size_bytes, shape, self.dtype).checked()

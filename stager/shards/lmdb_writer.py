@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from stager.model import Field, Row, ShardHeader, canonical_json
-from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, places_of
+from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
 from stager.shards.envelope import Envelope
 from stager.shards.lmdb_pages import find_values
 from stager.shards.lmdb_reader import RowField
-from stager.shards.mapping import map_file
 from stager.shards.stored import bytes_of, stored_arrays
 from stager.shards.trailer import pack_trailer
 
@@ -96,7 +95,7 @@ def _ask_for_space(path: Path, size_bytes: int) -> None:
 
 def _add_trailer(path: Path, envelope: Envelope, page_bytes: int) -> None:
     """Append where each row's value begins, and the trailer: LMDB does not look behind its last page."""
-    data = map_file(path)
+    data = map_whole(path)
     values = {key: (offset, size) for key, offset, size in find_values(data, page_bytes)}
     rows_at, rows_bytes = values[ROWS_KEY]
     batch = pa.ipc.open_stream(pa.py_buffer(data[rows_at : rows_at + rows_bytes])).read_next_batch()

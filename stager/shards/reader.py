@@ -1,39 +1,58 @@
 """What open shards of both formats have in common."""
 
 from abc import ABC, abstractmethod
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-
+from stager.errors import ShardCorrupt
 from stager.model import Arrays
 from stager.shards.envelope import ENVELOPE_PARTS, Envelope
-from stager.shards.trailer import read_trailer
+from stager.shards.file import ShardFile
+from stager.shards.stored import StoredArray
+from stager.shards.trailer import Place, read_trailer
 
 
 class OpenShard(ABC):
-    """A mapped shard whose trailer was checked. `_parts`: what a format has beside the envelope's."""
+    """A shard whose trailer and envelope were checked. Of these it keeps the checksums in memory, no more.
 
-    def __init__(self, path: Path, data: memoryview, trailer_end: int) -> None:
-        metadata, parts = read_trailer(path, data, trailer_end)
-        self.path = path
-        self._parts = parts[ENVELOPE_PARTS:]
-        self._envelope = Envelope.read(path, metadata, parts[:ENVELOPE_PARTS])
-        self.header = self._envelope.header
-        self.checksums = self._envelope.checksums
-        self._start = np.frombuffer(data, np.uint8).ctypes.data
+    `_parts`: where the parts lie that a format has beside the envelope's.
+    """
+
+    def __init__(self, file: ShardFile, trailer_end: int) -> None:
+        self._file, self._trailer_end = file, trailer_end
+        self.descriptor = file.descriptor
+        envelope, self._parts = self._read_envelope()
+        self.header = envelope.header
+        self.checksums = envelope.checksums
 
     def __len__(self) -> int:
         return len(self.checksums)
 
     @abstractmethod
-    def row(self, row: int) -> Arrays: ...
+    def starts(self, field: str) -> Sequence[int] | None: ...
 
-    def places(self, row: int) -> list[tuple[int, int]]:
-        return [(array.ctypes.data - self._start, array.nbytes) for array in self.row(row).values()]
+    @abstractmethod
+    def _stored(self, row: int) -> Iterator[tuple[str, StoredArray]]:
+        """The arrays of a row by the names of their fields. Raise ValueError if they cannot be."""
+
+    def row(self, row: int) -> Arrays:
+        return {name: stored.read(self._file) for name, stored in self._arrays(row)}
+
+    def places(self, row: int) -> list[Place]:
+        return [(stored.offset, stored.size_bytes) for _, stored in self._arrays(row)]
 
     def identities(self) -> list[tuple[str, str]]:
-        return self._envelope.identities()
+        return self._read_envelope()[0].identities()
 
     def close(self) -> None:
-        """Let go of the file. It is unmapped once the last array from it is gone."""
-        vars(self).clear()
+        self._file.close()
+
+    def _arrays(self, row: int) -> list[tuple[str, StoredArray]]:
+        try:
+            return list(self._stored(row))
+        except ValueError as error:
+            raise ShardCorrupt(f"{self._file.path}: row {row}: {error}") from None
+
+    def _read_envelope(self) -> tuple[Envelope, list[Place]]:
+        metadata, places = read_trailer(self._file, self._trailer_end)
+        parts = [self._file.read(*place) for place in places[:ENVELOPE_PARTS]]
+        return Envelope.read(self._file.path, metadata, parts), places[ENVELOPE_PARTS:]

@@ -1,12 +1,14 @@
 """How one array of a sample lies in a shard, whatever the format."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from stager.model import Field, Row
+from stager.shards.file import ShardFile
 
 
 def stored_dtype(field: Field) -> np.dtype[Any]:
@@ -35,16 +37,23 @@ def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def view_array(
-    data: Any, offset: int, size_bytes: int, shape: Sequence[int], dtype: np.dtype[Any]
-) -> npt.NDArray[Any]:
-    """A view of `size_bytes` of `data`. Raise ValueError if shape and size disagree or leave the data."""
-    if offset < 0:  # numpy would take it, and read before the data
-        raise ValueError(f"negative offset {offset}")
-    try:
-        array: npt.NDArray[Any] = np.ndarray(shape, dtype, data, offset)
-    except TypeError as error:  # numpy's word for a buffer that is too small
-        raise ValueError(str(error)) from None
-    if array.nbytes != size_bytes:
-        raise ValueError(f"{size_bytes} bytes are no {dtype}{list(shape)}")
-    return array
+class StoredArray(NamedTuple):
+    """Where one array of a row lies in the file, and what it is."""
+
+    offset: int
+    size_bytes: int
+    shape: Sequence[Any]
+    dtype: np.dtype[Any]
+
+    def checked(self) -> Self:
+        """The same. Raise ValueError if shape and size, which the file says for each row, disagree."""
+        if math.prod(self.shape) * self.dtype.itemsize != self.size_bytes or min(self.shape, default=0) < 0:
+            raise ValueError(f"{self.size_bytes} bytes are no {self.dtype}{list(self.shape)}")
+        return self
+
+    def read(self, file: ShardFile) -> npt.NDArray[Any]:
+        """The array, in memory of its own. Raise ShardError if the file does not have it."""
+        file.check(self.offset, self.size_bytes)  # before there is room for it: a size may be exabytes
+        array: npt.NDArray[Any] = np.empty(self.shape, self.dtype)
+        file.read_into(bytes_of(array).data, self.offset)
+        return array

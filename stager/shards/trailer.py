@@ -14,6 +14,7 @@ import xxhash
 
 from stager.errors import ShardCorrupt
 from stager.model import canonical_json
+from stager.shards.file import ShardFile
 
 FORMAT_VERSION = 1
 MAGIC = b"STGRSHRD"
@@ -38,24 +39,29 @@ def pack_trailer(
     return text + tail + _CHECKSUM.pack(_checksum(head, text + tail, foot))
 
 
-def read_trailer(path: Path, data: memoryview, end: int) -> tuple[dict[str, Any], list[memoryview]]:
-    """The metadata and the parts of a shard whose trailer ends at `end`. Raise ShardCorrupt."""
-    tail_at = end - TAIL_BYTES
-    if not 0 <= tail_at <= len(data) - TAIL_BYTES or data[tail_at : tail_at + len(MAGIC)] != MAGIC:
+def read_trailer(file: ShardFile, end: int) -> tuple[dict[str, Any], list[Place]]:
+    """The metadata of a shard whose trailer ends at `end`, and where its parts lie. Raise ShardCorrupt."""
+    path, size_bytes, tail_at = file.path, file.size_bytes, end - TAIL_BYTES
+    if not 0 <= tail_at <= size_bytes - TAIL_BYTES:
         raise ShardCorrupt(f"{path}: no trailer where it should be: not a whole shard")
-    _, version, _, file_bytes, text_bytes, head_bytes = _TAIL.unpack_from(data, tail_at)
+    tail = file.read(tail_at, TAIL_BYTES)
+    magic, version, _, file_bytes, text_bytes, head_bytes = _TAIL.unpack_from(tail)
+    if magic != MAGIC:
+        raise ShardCorrupt(f"{path}: no trailer where it should be: not a whole shard")
     _check_version(path, version)
-    if file_bytes != len(data):
-        raise ShardCorrupt(f"{path}: {len(data)} bytes, but it was written with {file_bytes}")
+    if file_bytes != size_bytes:
+        raise ShardCorrupt(f"{path}: {size_bytes} bytes, but it was written with {file_bytes}")
     text_at = max(0, tail_at - text_bytes)
-    (checksum,) = _CHECKSUM.unpack_from(data, tail_at + _TAIL.size)
-    if _checksum(data[:head_bytes], data[text_at : tail_at + _TAIL.size], data[end:]) != checksum:
+    text = file.read(text_at, tail_at - text_at)
+    head, foot = file.read(0, min(head_bytes, size_bytes)), file.read(end, size_bytes - end)
+    (checksum,) = _CHECKSUM.unpack_from(tail, _TAIL.size)
+    if _checksum(head, text, tail[: _TAIL.size], foot) != checksum:
         raise ShardCorrupt(f"{path}: the trailer does not match its checksum")
-    metadata = json.loads(bytes(data[text_at:tail_at]))
-    return metadata, [data[at : at + size] for at, size in metadata["places"]]
+    metadata = json.loads(text)
+    return metadata, [(at, size) for at, size in metadata["places"]]
 
 
-def _checksum(*parts: bytes | memoryview) -> int:
+def _checksum(*parts: bytes) -> int:
     state = xxhash.xxh3_64()
     for part in parts:
         state.update(part)
