@@ -33,7 +33,7 @@ class Candidates:
     waits: Floats
     sizes: Floats
     made_at: float
-    positions: dict[str, int]
+    positions: dict[tuple[str, int], int]  # by session and epoch: in a new epoch it is all different
     courses: dict[int, list[Course]]  # by data set; what comes in is compared as of the same moment
     given_up: int = 0  # of the first ones
 
@@ -97,7 +97,7 @@ class Evictor:
         if now.keys() != known.positions.keys() or time.monotonic() - known.made_at > OLD_S:
             return True
         lengths = self._sessions.lengths()
-        return any(now[name] - was > MOVED_PART * lengths[name] for name, was in known.positions.items())
+        return any(now[key] - was > MOVED_PART * lengths[key] for key, was in known.positions.items())
 
     def _look(self) -> Candidates:
         datasets = list(self._cache.datasets.values()) if self._cache.can_punch else []

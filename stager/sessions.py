@@ -222,11 +222,16 @@ class Sessions:
         resting = [session.rest() for session in self._resting.values() if session.dataset is dataset]
         return [*(session.course() for session in self._of(dataset)), *resting]
 
-    def positions(self) -> dict[str, int]:
-        return {name: session.position for name, session in self._open.items()}
+    def positions(self) -> dict[tuple[str, int], int]:
+        """How far each session is, by name and epoch."""
+        return {self._key(session): session.position for session in self._open.values()}
 
-    def lengths(self) -> dict[str, int]:
-        return {name: len(session.order) for name, session in self._open.items()}
+    def lengths(self) -> dict[tuple[str, int], int]:
+        return {self._key(session): len(session.order) for session in self._open.values()}
+
+    @staticmethod
+    def _key(session: Session) -> tuple[str, int]:
+        return session.reading.session, session.reading.epoch
 
     def lost(self, dataset: Dataset, samples: Numbers) -> None:
         """Samples are resident no more: those that are still to be read must be staged again."""
