@@ -158,14 +158,12 @@ class Session:
 
     def look_again(self, samples: Numbers) -> None:
         """These were resident when we looked ahead, and are no more."""
-        places = self.next_places(samples, self.likely_position)
-        if len(places):
-            self.cursor = min(self.cursor, int(places.min()))
+        self.cursor = int(self.next_places(samples, self.likely_position).min(initial=self.cursor))
 
     def next_places(self, samples: Numbers, position: int) -> Numbers:
-        """Where in the order each of these is read next, from a position on, if it is."""
+        """Where in the order each of these is read next, from a position on; NEVER: not in this epoch."""
         places, _ = self._uses.after(samples, position)
-        return places[places < len(self.order)]
+        return np.where(places < len(self.order), places, NEVER)
 
     @property
     def likely_position(self) -> int:
@@ -178,7 +176,8 @@ class Session:
 class Need:
     """How many samples a session reads before it comes to some; NEVER: none does in its epoch."""
 
-    distance: int
+    distance: int  # to the first of them
+    farthest: int  # and to the last
     is_due: bool  # they were staged ahead for it, and it counts on them
 
 
@@ -244,14 +243,16 @@ class Sessions:
     def need(self, dataset: Dataset, samples: Numbers) -> Need | None:
         """When sessions read these samples in their epoch. None: the data set has no session."""
         here = samples[samples >= 0]
-        nearest, is_due = NEVER, False
         sessions = self._of(dataset)
+        if not sessions:
+            return None
+        soonest = np.full(len(here), NEVER)
+        is_due = False
         for session in sessions:
             places = session.next_places(here, session.position)
-            if len(places):
-                nearest = min(nearest, int(places.min()) - session.position)
-                is_due |= int(places.min()) < session.cursor
-        return Need(nearest, is_due) if sessions else None
+            soonest = np.minimum(soonest, np.where(places == NEVER, NEVER, places - session.position))
+            is_due |= bool(np.any(places < session.cursor))
+        return Need(int(soonest.min(initial=NEVER)), int(soonest.max(initial=0)), is_due)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

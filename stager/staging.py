@@ -62,6 +62,7 @@ class Staging:
             self._handle(event)
         for outcome in self._tasks.stalled():
             self._ended(outcome)
+        self._wants.answer()  # before what has just come is dropped again, or makes room
         self.sessions.end_silent()
         self._transients.drop_passed()
         while not self.stopping and self._dispatch():

@@ -163,6 +163,23 @@ def test_one_uniform_job_reads_what_does_not_fit_once_an_epoch_and_no_more(
     assert "evicted" not in told["reasons"]  # nothing changed its place
 
 
+def test_memory_for_two_batches_is_enough_to_read_what_does_not_fit_once_an_epoch(tmp_path: Path) -> None:
+    count, epochs, part, sample = 240, 4, 0.25, 96 * 96 * 3 + 512
+    image_folder(tmp_path / "source", 12, count // 12)
+    place = Place(tmp_path).configure(
+        table("data", tmp_path / "source"),
+        capacity=str(int(part * count * sample) + 2 * 65536),
+        memory=str(2 * 8 * sample),
+    )
+    with place.service():
+        read = finish(start(place, READ_IN_ORDER, "data", "7", str(epochs), "0.02"))
+        told = place.json("stats")["datasets"]["data"]
+        kept = sum(row["samples"] for row in Service(place.socket).get("/shards"))
+    assert sorted(read) == sorted(list(range(count)) * epochs)
+    assert kept >= part * count * 0.9
+    assert told["origin_reads"] <= count + 1.03 * (epochs - 1) * (count - kept)
+
+
 def test_an_order_that_repeats_samples_beats_a_fixed_part(tmp_path: Path) -> None:
     count, epochs, part = 200, 3, 0.3
     image_folder(tmp_path / "source", 10, count // 10)
