@@ -120,9 +120,7 @@ class Session:
         epoch_s = max(len(self.order), 1) / rate
         # From the position that was told, not from the likely one: that is a guess, and a sample which the
         # reader comes to just now would be given up as one that it has passed.
-        return Course(
-            self.reading.job, is_uniform, self._uses, self._members, self.position, rate, epoch_s
-        )
+        return Course(self.reading.job, is_uniform, self._uses, self._members, self.position, rate, epoch_s)
 
     def rest(self) -> Course:
         """The same of a session that is silent: the longer it is, the later it comes back."""
