@@ -179,7 +179,7 @@ _flushing = threading.Lock()  # who ends the process must not overtake a report 
 
 
 def _report_soon(session: Session) -> None:
-    global _reporter_pid, _flushing  # noqa: PLW0603
+    global _reporter_pid, _flushing
     if _reporter_pid != os.getpid():  # also in a forked child: threads do not come along
         _reporter_pid, _flushing = os.getpid(), threading.Lock()
         _unsent.clear()
