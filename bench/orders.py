@@ -33,7 +33,7 @@ KINDS: Final = {
     "tail": "a long tail: weight 1 / rank",
 }
 OUT: Final = Path(__file__).with_name("ORDERS.md")
-SIZES: Final = "750,1500,3000,10000"
+SIZES: Final = "1500,3000,10000"
 EPOCHS: Final = 4
 POINTS_OFF_MAX: Final = 2.0
 MEMORY_PART: Final = 0.02  # of the cache: what does not stay on the disk goes through memory
@@ -79,23 +79,20 @@ def main() -> None:
         return
     told = as_markdown(rows, options, time.monotonic() - began)
     print(f"\n{told}")
-    if options.out:
-        options.out.write_text(told)
+    options.out.write_text(told)
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser("bench.orders", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--samples", default=SIZES, help="of the data set; several sizes with commas")
-    parser.add_argument("--side", type=int, default=144, help="of a square image, in pixels")
-    parser.add_argument(
-        "--part", type=float, default=0.25, help="of the samples, that the disk may hold"
-    )
+    parser.add_argument("--side", type=int, default=224, help="of a square image, in pixels")
+    parser.add_argument("--part", type=float, default=0.25, help="of the samples, that the disk may hold")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--pause", type=float, default=0.03, help="seconds between two batches of a reader")
     parser.add_argument("--only", default=",".join(KINDS), help="kinds of readers")
     parser.add_argument("--json", action="store_true", help="to stdout, and nothing is written")
-    parser.add_argument("--out", type=Path, help=f"write the table to a file, such as bench/{OUT.name}")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the table is written")
     return parser.parse_args()
 
 
@@ -110,33 +107,29 @@ def as_line(row: dict[str, Any]) -> str:
 
 def as_markdown(rows: Sequence[dict[str, Any]], options: argparse.Namespace, seconds: float) -> str:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    command = f"python -m bench.orders {' '.join(sys.argv[1:])}".strip()
-    missed = [row for row in rows if row["points_off"] > POINTS_OFF_MAX]
-    columns = ("readers", "samples", "room", "reads", "stager", "LRU", "never evict", "optimum")
-    return "\n".join(
-        [
-            "# Eviction by known orders, by real processes",
-            "",
-            f"By `{command}` on {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit()}, in "
-            f"{seconds / 60:.0f} minutes, on {len(os.sched_getaffinity(0))} cores of {cpu()}, {memory_gb:.0f} GB. "
-            "This file is written by the bench.",
-            "",
-            f"The disk may hold {options.part:.0%} of the samples ({options.side} x {options.side} px, "
-            f"{row_bytes(options.side):,} bytes a row), memory {MEMORY_PART:.0%} of that or "
-            f"{MEMORY_SAMPLES_MIN} samples. Readers of {options.epochs} epochs in batches of {options.batch}, "
-            f"{options.pause:g} s apart. `room`: for how many samples disk and memory have room; LRU, never "
-            "evict and the optimum (Belady's, which knows all epochs; stager is told of this one and the next) "
-            "have a cache for as many, on the trace that was really read. A hit is a read that took no read of "
-            f"the source. Target: at most {POINTS_OFF_MAX:g} points off the optimum.",
-            "",
-            f"| {' | '.join(columns)} | points off | target |",
-            f"{'| --- ' * (len(columns) + 2)}|",
-            *map(as_line, rows),
-            "",
-            f"{len(rows) - len(missed)} of {len(rows)} within {POINTS_OFF_MAX:g} points.",
-            "",
-        ]
-    )
+    words = sys.argv[1 : sys.argv.index("--out")] if "--out" in sys.argv else sys.argv[1:]
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    met = sum(row["points_off"] <= POINTS_OFF_MAX for row in rows)
+    columns = ("readers", "samples", "room", "reads", "stager", "LRU", "never evict", "optimum", "points off")
+    return f"""# Eviction by known orders, by real processes
+
+By `{" ".join(["python -m bench.orders", *words])}` on {date}, commit {commit()},
+in {seconds / 60:.0f} minutes, on {len(os.sched_getaffinity(0))} cores of {cpu()}, {memory_gb:.0f} GB.
+This file is written by the bench.
+
+The disk may hold {options.part:.0%} of the samples ({row_bytes(options.side):,} bytes each), memory
+{MEMORY_PART:.0%} of that or {MEMORY_SAMPLES_MIN} samples. Each reader reads {options.epochs} epochs in
+batches of {options.batch}, {options.pause:g} s apart; a service stages for them. `room`: for how many samples
+disk and memory together have room. LRU, never evict and the optimum (Belady's, which knows all epochs; stager
+is told of the running one and the next) have a cache for so many, on the trace that was really read. A hit is
+a read that took no read of the source. Target: at most {POINTS_OFF_MAX:g} points off the optimum.
+
+| {" | ".join(columns)} | target |
+{"| --- " * (len(columns) + 1)}|
+{chr(10).join(map(as_line, rows))}
+
+{met} of {len(rows)} within {POINTS_OFF_MAX:g} points.
+"""
 
 
 def fill(source: Path, samples: int, side: int) -> None:
