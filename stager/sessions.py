@@ -224,14 +224,8 @@ class Sessions:
 
     def positions(self) -> dict[tuple[str, int], int]:
         """How far each session is, by name and epoch."""
-        return {self._key(session): session.position for session in self._open.values()}
-
-    def lengths(self) -> dict[tuple[str, int], int]:
-        return {self._key(session): len(session.order) for session in self._open.values()}
-
-    @staticmethod
-    def _key(session: Session) -> tuple[str, int]:
-        return session.reading.session, session.reading.epoch
+        sessions = self._open.values()
+        return {(session.reading.session, session.reading.epoch): session.position for session in sessions}
 
     def lost(self, dataset: Dataset, samples: Numbers) -> None:
         """Samples are resident no more: those that are still to be read must be staged again."""
