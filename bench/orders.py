@@ -72,14 +72,10 @@ def main() -> None:
             fill(source, samples, options.side)
             for kind in options.only.split(","):
                 rows.append(run(Path(root) / kind, source, kind, samples, options))
-                if not options.json:
+                if not options.json:  # what is done is written, whatever becomes of the rest
                     print(as_line(rows[-1]), flush=True)
-    if options.json:
-        print(json.dumps(rows))
-        return
-    told = as_markdown(rows, options, time.monotonic() - began)
-    print(f"\n{told}")
-    options.out.write_text(told)
+                    options.out.write_text(as_markdown(rows, options, time.monotonic() - began))
+    print(json.dumps(rows) if options.json else f"\n{options.out.read_text()}")
 
 
 def parsed() -> argparse.Namespace:
