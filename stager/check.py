@@ -11,6 +11,7 @@ from stager.dataset import datasets_dir, shard_path
 from stager.errors import ShardError
 from stager.index import is_resident, shard_of
 from stager.model import Numbers
+from stager.rows import ShardRow
 from stager.shards import FORMATS, verify_shard
 
 log = logging.getLogger("stager")
@@ -25,8 +26,8 @@ def problem_of(path: Path, dead_rows: Iterable[int] = ()) -> str:
     return f"{len(rows)} samples do not match their checksum" if rows else ""
 
 
-def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> None:
-    """Look at the shards of samples that a reader calls corrupt, and evict those that are."""
+def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> list[ShardRow]:
+    """Look at the shards of samples that a reader calls corrupt, and evict those that are: these."""
     words = dataset.index.words[suspects]
     numbers = set(shard_of(words[is_resident(words)]).tolist())
     bad = []
@@ -37,6 +38,7 @@ def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> None:
             log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, shard.number, problem)
             bad.append(shard)
     cache.evict(bad, "corrupt", "a reader found it")
+    return bad
 
 
 def check_books(cache: Cache, under_way: set[Path]) -> list[str]:

@@ -18,7 +18,7 @@ from stager.shards.holes import BLOCK_BYTES
 
 log = logging.getLogger("stager")
 
-MOVED_PART = 0.01  # sessions that have moved by such a part of their order make us look again
+LOOK_PART = 0.05  # of our time, at most, goes into looking again when sessions have moved
 OLD_S = 5.0
 HEAT_MARGIN = 2.0  # a guess must be better by so much, or samples would only change places
 
@@ -33,7 +33,8 @@ class Candidates:
     waits: Floats
     sizes: Floats
     made_at: float
-    positions: dict[str, int]
+    took_s: float
+    positions: dict[tuple[str, int], int]  # by session and epoch: in a new epoch it is all different
     courses: dict[int, list[Course]]  # by data set; what comes in is compared as of the same moment
     given_up: int = 0  # of the first ones
 
@@ -93,13 +94,14 @@ class Evictor:
         return known
 
     def _is_old(self, known: Candidates) -> bool:
-        now = self._sessions.positions()
-        if now.keys() != known.positions.keys() or time.monotonic() - known.made_at > OLD_S:
+        """What was read since we looked counts as needed at once, and cannot go: so look often."""
+        now, age_s = self._sessions.positions(), time.monotonic() - known.made_at
+        if now.keys() != known.positions.keys() or age_s > OLD_S:
             return True
-        lengths = self._sessions.lengths()
-        return any(now[name] - was > MOVED_PART * lengths[name] for name, was in known.positions.items())
+        return now != known.positions and age_s > known.took_s / LOOK_PART
 
     def _look(self) -> Candidates:
+        began = time.monotonic()
         datasets = list(self._cache.datasets.values()) if self._cache.can_punch else []
         none = np.zeros(0, dtype=np.int64)
         numbers, samples, waits, sizes = [none], [none], [none.astype(float)], [none.astype(float)]
@@ -123,6 +125,7 @@ class Evictor:
             every[order],
             np.concatenate(sizes)[order],
             time.monotonic(),
+            time.monotonic() - began,
             self._sessions.positions(),
             courses,
         )

@@ -241,6 +241,8 @@ class Owner:
         """Pin (or unpin) the shards that hold any sample of the subset."""
         shards = self._shards(name, subset, whole=False)
         self.cache.catalog.pin_shards([shard.number for shard in shards], pinned)
+        if not pinned:
+            self.staging.unpin(self.dataset(name))
         return {
             "dataset": name,
             "shards": len(shards),
@@ -290,6 +292,7 @@ class Owner:
         wanted = set(shards)
         bad = [shard for shard in self.cache.catalog.shards() if shard.number in wanted]
         self.cache.evict(bad, "corrupt", "stager verify found it")
+        self.staging.pin_again(bad)
         jobs = []
         for dataset in self.cache.datasets.values():
             lost = {int(sample) for shard in bad if shard.dataset == dataset.id for sample in shard.samples}

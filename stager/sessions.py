@@ -19,9 +19,7 @@ from stager.subset import Subset, draw
 SILENT_S: Final = 5.0  # a session that does not report for so long has ended
 RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state
 NEAR_SAMPLES: Final = 64  # shards that are needed at once are small
-SOON_SAMPLES: Final = (
-    256  # once it reads, though it waits: about a batch, for a shard costs as much as 4 samples
-)
+SOON_SAMPLES: Final = 256  # once it reads: about a batch, for a shard costs as much as some samples
 NONE: Final = np.zeros(0, dtype=np.int64)
 GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any position yet
 
@@ -121,8 +119,9 @@ class Session:
         is_uniform = not self.reading.own_orders
         rate = self.rate
         epoch_s = max(len(self.order), 1) / rate
-        job = self.reading.job
-        return Course(job, is_uniform, self._uses, self._members, self.likely_position, rate, epoch_s)
+        # From the position that was told, not from the likely one: that is a guess, and a sample which the
+        # reader comes to just now would be given up as one that it has passed.
+        return Course(self.reading.job, is_uniform, self._uses, self._members, self.position, rate, epoch_s)
 
     def rest(self) -> Course:
         """The same of a session that is silent: the longer it is, the later it comes back."""
@@ -158,14 +157,12 @@ class Session:
 
     def look_again(self, samples: Numbers) -> None:
         """These were resident when we looked ahead, and are no more."""
-        places = self.next_places(samples, self.likely_position)
-        if len(places):
-            self.cursor = min(self.cursor, int(places.min()))
+        self.cursor = int(self.next_places(samples, self.likely_position).min(initial=self.cursor))
 
     def next_places(self, samples: Numbers, position: int) -> Numbers:
-        """Where in the order each of these is read next, from a position on, if it is."""
+        """Where in the order each of these is read next, from a position on; NEVER: not in this epoch."""
         places, _ = self._uses.after(samples, position)
-        return places[places < len(self.order)]
+        return np.where(places < len(self.order), places, NEVER)
 
     @property
     def likely_position(self) -> int:
@@ -178,7 +175,8 @@ class Session:
 class Need:
     """How many samples a session reads before it comes to some; NEVER: none does in its epoch."""
 
-    distance: int
+    distance: int  # to the first of them
+    farthest: int  # and to the last
     is_due: bool  # they were staged ahead for it, and it counts on them
 
 
@@ -225,11 +223,10 @@ class Sessions:
         resting = [session.rest() for session in self._resting.values() if session.dataset is dataset]
         return [*(session.course() for session in self._of(dataset)), *resting]
 
-    def positions(self) -> dict[str, int]:
-        return {name: session.position for name, session in self._open.items()}
-
-    def lengths(self) -> dict[str, int]:
-        return {name: len(session.order) for name, session in self._open.items()}
+    def positions(self) -> dict[tuple[str, int], int]:
+        """How far each session is, by name and epoch."""
+        sessions = self._open.values()
+        return {(session.reading.session, session.reading.epoch): session.position for session in sessions}
 
     def lost(self, dataset: Dataset, samples: Numbers) -> None:
         """Samples are resident no more: those that are still to be read must be staged again."""
@@ -239,14 +236,16 @@ class Sessions:
     def need(self, dataset: Dataset, samples: Numbers) -> Need | None:
         """When sessions read these samples in their epoch. None: the data set has no session."""
         here = samples[samples >= 0]
-        nearest, is_due = NEVER, False
         sessions = self._of(dataset)
+        if not sessions:
+            return None
+        soonest = np.full(len(here), NEVER)
+        is_due = False
         for session in sessions:
             places = session.next_places(here, session.position)
-            if len(places):
-                nearest = min(nearest, int(places.min()) - session.position)
-                is_due |= int(places.min()) < session.cursor
-        return Need(nearest, is_due) if sessions else None
+            soonest = np.minimum(soonest, np.where(places == NEVER, NEVER, places - session.position))
+            is_due |= bool(np.any(places < session.cursor))
+        return Need(int(soonest.min(initial=NEVER)), int(soonest.max(initial=0)), is_due)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +53,7 @@ class Staging:
         self._wants = Wants()
         self._disk = DurableQueue(cache, self.events)
         self._refill_at = time.monotonic() + REFILL_EVERY_S
+        self._pins: dict[tuple[int, str], set[int]] = {}  # (data set id, manifest) -> samples
 
     # The loop
 
@@ -62,6 +63,7 @@ class Staging:
             self._handle(event)
         for outcome in self._tasks.stalled():
             self._ended(outcome)
+        self._wants.answer()  # before what has just come is dropped again, or makes room
         self.sessions.end_silent()
         self._transients.drop_passed()
         while not self.stopping and self._dispatch():
@@ -115,7 +117,7 @@ class Staging:
         self, dataset: Dataset, samples: Numbers, corrupt: Numbers, wait_s: float
     ) -> "Future[dict[str, Any]]":
         """Stage these before all else; the answer comes when they are resident, or when time is up."""
-        drop_bad_shards(self.cache, dataset, corrupt)
+        self.pin_again(drop_bad_shards(self.cache, dataset, corrupt))
         words = dataset.index.words[samples]
         missing = samples[~is_resident(words) & ~is_failed(words)]
         reasons = reasons_of(dataset, missing.tolist(), self.planned(dataset), self.has_room(dataset))
@@ -123,6 +125,18 @@ class Staging:
             part = missing[at : at + WANT_SHARD_SAMPLES]
             self._tasks.put_urgent(Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True))
         return self._wants.add(dataset, reasons, wait_s)
+
+    def pin_again(self, lost: Iterable[ShardRow]) -> None:
+        """These were corrupt: what comes in the place of pinned ones is pinned, too."""
+        manifests = {dataset.id: dataset.record.manifest for dataset in self.cache.datasets.values()}
+        for shard in lost:
+            if shard.is_pinned and shard.dataset in manifests:
+                name = (shard.dataset, manifests[shard.dataset])
+                self._pins.setdefault(name, set()).update(shard.samples[shard.samples >= 0].tolist())
+
+    def unpin(self, dataset: Dataset) -> None:
+        """What is to come is not to be pinned any more."""
+        self._pins.pop((dataset.id, dataset.record.manifest), None)
 
     def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
         return self._wants.last.get((dataset.id, number))
@@ -282,7 +296,10 @@ class Staging:
                 told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
                 raise CacheError(told, hint="check the disk, then run it again")
             is_asked = bool(self.jobs.waiting(dataset)[samples].any())
-            self.cache.catalog.add_shard(replace(row, is_asked=is_asked))
+            pins = self._pins.get((dataset.id, dataset.record.manifest), set())
+            is_pinned = not pins.isdisjoint(samples.tolist())
+            self.cache.catalog.add_shard(replace(row, is_asked=is_asked, is_pinned=is_pinned))
+            pins.difference_update(samples.tolist())
         except CacheError as error:
             self.cache.drop_unrecorded(dataset, row)
             self._give_up(dataset, samples, error)

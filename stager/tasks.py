@@ -110,7 +110,10 @@ class Tasks:
         }
         if plan_of is None or not plan_of.request.stop_after:
             task.reserved_bytes = self.bytes_for(dataset, len(samples))
-            (self.transients if is_transient else self.cache.budget).take(task.reserved_bytes)
+            if is_transient:
+                self.transients.take(task.reserved_bytes, dataset, samples)
+            else:
+                self.cache.budget.take(task.reserved_bytes)
             task.shard, task.path = self.cache.next_shard(dataset, piece.format)
             if is_transient:
                 task.path = self.transients.path_of(task.shard, piece.format)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,12 +10,13 @@ from typing import Final
 from stager.cache import Cache, Dataset
 from stager.errors import NoSpace
 from stager.eviction import NEVER
-from stager.model import digest_of
+from stager.model import Numbers, digest_of
 from stager.rows import ShardRow
 from stager.sessions import Need, Sessions
 from stager.shards import FORMATS
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108
+READ_WITHIN_S: Final = 1.0  # of a reader that has waited for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,20 @@ class Transients:
     def used_bytes(self) -> int:
         return self._reserved_bytes + sum(shard.row.bytes for shard in self._shards.values())
 
-    def take(self, size_bytes: int) -> None:
-        """Reserve memory for a shard; what is needed latest makes room for it."""
+    def take(self, size_bytes: int, dataset: Dataset, samples: Numbers) -> None:
+        """Reserve memory for a shard of these samples; what is needed later than they are makes room for it.
+
+        What is needed sooner stays, though it be too much: readers wait for it, and if it gave way to what
+        they need next, each would be fetched again and again. So the limit is passed by what is waited for
+        at one time, and by no more: to stage ahead takes half of it.
+        """
+        coming = self._sessions.need(dataset, samples)
         while self._shards and self.used_bytes + size_bytes > self._limit_bytes:
-            self._drop(max(self._shards.values(), key=self._lateness))
+            last = max(self._shards.values(), key=self._lateness)
+            need = self._need(last)
+            if coming is not None and need is not None and need.distance < coming.farthest:
+                break
+            self._drop(last)
         self._reserved_bytes += size_bytes
 
     def samples_ahead(self, sample_bytes: int) -> int:
@@ -82,10 +94,14 @@ class Transients:
         self._shards[row.number] = Transient(dataset, row, path)
 
     def drop_passed(self) -> None:
-        """Drop what every session has read. Without sessions, the oldest make room when it is needed."""
+        """Drop what every session has read. Without sessions, the oldest make room when it is needed.
+
+        A reader without an order may have asked for it, beside the sessions: it has a moment to read it.
+        """
         for shard in list(self._shards.values()):
             need = self._need(shard)
-            if need is not None and need.distance == NEVER:
+            is_new = time.time() - shard.row.created_at < READ_WITHIN_S
+            if need is not None and need.distance == NEVER and not is_new:
                 self._drop(shard)
 
     def links(self) -> set[Path]:

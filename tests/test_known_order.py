@@ -11,10 +11,13 @@ import pytest
 
 from making import image_folder
 from running import Place
+from sets import table
 from stager.control import Service
 from stager.order import epoch_order
+from stager_client.session import Session
 
 SAMPLES = 240
+KILLS = 10
 
 READ = """
 import sys, time
@@ -90,30 +93,92 @@ def test_the_session_of_a_reader_that_is_killed_ends_within_seconds(place: Place
         assert service.get("/status")["sessions"] == []
 
 
-@pytest.mark.timeout(300)
-def test_killing_the_service_again_and_again_is_a_pause_for_the_reader(place: Place) -> None:
+def test_ten_kills_of_the_service_in_one_epoch_are_pauses_and_no_sample_is_lost_or_read_twice(
+    tmp_path: Path,
+) -> None:
+    image_folder(tmp_path / "source", 12, SAMPLES // 12)
+    # A quarter of it fits: until the end of the epoch the reader needs the service.
+    capacity, memory = SAMPLES // 4 * (32 * 32 * 3 + 512) + 2 * 65536, 200_000
+    place = Place(tmp_path).configure(
+        table("data", tmp_path / "source"), capacity=str(capacity), memory=str(memory)
+    )
     process = place.start_service()
-    reader = start_reader(place, 5, 0.4, 1)
-    assert reader.stdout is not None
-    first = [int(word) for word in reader.stdout.readline().split()]  # it has begun
-    kills = 0
+    read: list[int] = []
+    killed_at = []
     try:
-        while reader.poll() is None and kills < 3:
-            time.sleep(1.5)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += reader.poll() is None
-            process = place.start_service()
-        read = first + positions_of(reader)
+        with start_reader(place, 5, 0.05, 1) as reader:
+            assert reader.stdout is not None
+            assert reader.stderr is not None
+            for number in range(1, KILLS + 1):
+                while len(read) < number * SAMPLES // (KILLS + 1):
+                    line = reader.stdout.readline()
+                    assert line, reader.stderr.read()
+                    read += map(int, line.split())
+                assert process.poll() is None  # it runs, and is killed
+                process.send_signal(signal.SIGKILL)
+                assert process.wait() == -signal.SIGKILL
+                killed_at.append(len(read))
+                process = place.start_service()
+            read += [int(word) for line in reader.stdout for word in line.split()]
+            assert reader.wait(60) == 0, reader.stderr.read()
         told = place.json("stats")["datasets"]["data"]
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
-    assert kills >= 2
+    assert len(killed_at) == len(set(killed_at)) == KILLS
+    assert killed_at[0] < 0.2 * SAMPLES
+    assert killed_at[-1] > 0.8 * SAMPLES
     assert read == epoch_order(SAMPLES, 5, 0).tolist()  # all of them, once, in order
     assert told["requests"] == told["hits"] + told["misses"] == SAMPLES
     assert place.run("verify").returncode == 0
     assert place.leftovers() == []
+
+
+END_WITHOUT_A_SERVICE = """
+import sys
+import stager_client.session as session
+from stager_client.torch import StagedDataset
+
+session.EXIT_WAIT_S = 60.0  # a busy machine may take longer to start a service
+data = StagedDataset("data")
+for _ in range(2):
+    data.__getitems__(range(len(data)))
+    data.flush()
+    print("read", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_reader_that_ends_while_the_service_is_started_anew_has_its_counts_counted_once(
+    place: Place,
+) -> None:
+    command = [sys.executable, "-W", "error", "-c", END_WITHOUT_A_SERVICE]
+    with place.service() as process:
+        place.json("prefetch")
+        reader = subprocess.Popen(
+            command, env=place.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        with reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "read\n"
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            reader.stdin.write("\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline() == "read\n"  # all resident: no service was needed
+            reader.stdin.close()  # it ends
+            with place.service():
+                assert reader.wait(100) == 0
+                told = place.json("stats")["datasets"]["data"]
+    assert told["requests"] == told["hits"] == 2 * SAMPLES
+
+
+def test_a_reader_that_never_had_a_service_waits_for_none_at_its_end(tmp_path: Path) -> None:
+    session = Session(Service(tmp_path / "no.sock"), "data", 8)
+    session.count(8, {}, 0.0)
+    session.flush()
+    assert not session.waits
 
 
 @pytest.mark.parametrize("part", [0.25, 0.75])

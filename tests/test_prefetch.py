@@ -344,6 +344,7 @@ def test_verify_finds_a_flipped_bit_and_repair_heals_it(
             stack.enter_context(place.service())
         place.json("prefetch", "--classes", "2", "--format", shard_format)
         good = staged(place, "pets")
+        place.json("pin", "pets")
         (path,) = shard_files(place, "pets")
         flip_a_bit(path)
         found = place.json("verify", code=1)
@@ -351,6 +352,7 @@ def test_verify_finds_a_flipped_bit_and_repair_heals_it(
         assert "checksum" in found["bad"][0]["problem"]
         repaired = place.json("verify", "--repair")
         assert [job["staged"] for job in repaired["repaired"]] == [8]
+        assert [row["pinned"] for row in place.json("ls")] == [8]  # what was pinned is pinned again
         healed = staged(place, "pets")
         assert healed.keys() == good.keys()
         assert all(np.array_equal(healed[key], good[key]) for key in good)

@@ -26,9 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def configure(place: Place, crop: int) -> Place:
-    return place.configure(
-        f'[datasets.data]\nsource = "{place.root}/source"\nrecipe = {{resize = 24, crop = {crop}}}\n'
-    )
+    return place.configure(f'[datasets.data]\nsource = "{place.root}/source"\nrecipe = {{crop = {crop}}}\n')
 
 
 def prefetch(place: Place, **subset: object) -> None:
@@ -113,10 +111,47 @@ def test_a_changed_recipe_names_the_key_that_changed(tmp_path: Path) -> None:
 
 def test_a_corrupt_shard_is_named_as_such_and_staged_again(place: Place) -> None:
     prefetch(place)
+    damage_shards(place)
+    assert set(read(place, 8)) == {"corrupt"}
+    read(place, 8)  # also what was read before its neighbour was found corrupt
+    assert all(why(place, str(number))["resident"] for number in range(8))
+
+
+def damage_shards(place: Place) -> None:
     for shard in (place.cache / "datasets/data/shards").iterdir():
         data = bytearray(shard.read_bytes())
         data[len(data) // 3] ^= 0xFF
         shard.write_bytes(data)
-    assert set(read(place, 8)) == {"corrupt"}
-    read(place, 8)  # also what was read before its neighbour was found corrupt
-    assert all(why(place, str(number))["resident"] for number in range(8))
+
+
+def test_the_command_names_a_corrupt_shard_an_eviction_an_overwritten_object_and_a_changed_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_folder(tmp_path / "source", 2, 4)
+    place = configure(Place(tmp_path), 16)
+    monkeypatch.setenv("STAGER_CONFIG", str(place.config))
+
+    def told(sample: str) -> str:
+        done = place.run("why", "data", sample)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with place.service():
+        prefetch(place)
+        damage_shards(place)
+        read(place, 8)
+        assert any("last miss" in text and ": corrupt, waited" in text for text in map(told, "07"))
+        place.json("evict", "data")
+        assert "not resident: evicted at " in told("0")
+        prefetch(place)
+        path = place.root / "source/class000/002.jpg"
+        path.write_bytes(jpeg(99))
+        os.utime(path, ns=(1, 1))
+        prefetch(place, classes=["class001"])  # scans, and does not want it
+        assert "not resident: source_changed at " in told("class000/002.jpg")
+        assert "resident in shard" in told("class000/001.jpg")
+    configure(place, 12)
+    with place.service():
+        prefetch(place, classes=["class001"])
+        assert "not resident: recipe_changed at " in told("class000/001.jpg")
+        assert "crop 16 -> 12" in told("class000/001.jpg")

@@ -19,6 +19,8 @@ REPORT_TIMEOUT_S = 2.0
 POSITION_EVERY_S = 0.2
 ORDER_TIMEOUT_S = 10.0
 READS_HELD = 1000  # batches
+EXIT_WAIT_S = 5.0  # that a process waits at its end for a service that is away: a restart takes less
+EXIT_RETRY_S = 0.2
 
 
 class Session:
@@ -35,6 +37,7 @@ class Session:
         self.service, self.dataset, self.length = service, dataset, length
         self.id = uuid.uuid4().hex
         self.epoch: int | None = None
+        self._was_heard = False  # a service has answered us; without one, nobody waits for it at the end
         self._begin()
 
     def read_in_order(self, order: dict[str, object]) -> None:
@@ -47,6 +50,7 @@ class Session:
         """If no service answers, what is resident can be read all the same."""
         with suppress(StagerError):
             self.service.post(f"/datasets/{self.dataset}/sessions", self._order, ORDER_TIMEOUT_S)
+            self._was_heard = True
 
     def advance(self, samples: int) -> None:
         """So many more samples of the order have been read."""
@@ -144,7 +148,7 @@ class Session:
             }
             try:
                 answer = self.service.post("/reports", body, REPORT_TIMEOUT_S)
-                self._sent = requests
+                self._sent, self._was_heard = requests, True
                 if not answer["knows_order"] and position is not None:
                     self._tell_order()  # the service was started anew
             except StagerError:
@@ -154,8 +158,13 @@ class Session:
             if position is not None:
                 _unsent.add(self)  # a report is a sign of life, too
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has counts for a service that was there, and is away."""
+        return self._was_heard and self._requests != self._sent and self._pid == os.getpid()
+
     def __getstate__(self) -> dict[str, object]:
-        names = ("service", "dataset", "length", "id", "epoch")
+        names = ("service", "dataset", "length", "id", "epoch", "_was_heard")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -166,17 +175,18 @@ class Session:
 # One reporter a process. A session is held here only while it has something to report.
 _unsent: set[Session] = set()
 _reporter_pid = 0
+_flushing = threading.Lock()  # who ends the process must not overtake a report that is on its way
 
 
 def _report_soon(session: Session) -> None:
-    global _reporter_pid  # noqa: PLW0603
+    global _reporter_pid, _flushing
     if _reporter_pid != os.getpid():  # also in a forked child: threads do not come along
-        _reporter_pid = os.getpid()
+        _reporter_pid, _flushing = os.getpid(), threading.Lock()
         _unsent.clear()
         threading.Thread(target=_report, name="stager-report", daemon=True).start()
         # A process of multiprocessing's (a DataLoader's worker) ends without atexit.
-        util.Finalize(None, flush_all, exitpriority=100)
-        atexit.register(flush_all)
+        util.Finalize(None, _flush_at_exit, exitpriority=100)
+        atexit.register(_flush_at_exit)
     _unsent.add(session)
 
 
@@ -194,10 +204,22 @@ def _report() -> None:
 
 def flush_all() -> None:
     """Report what all sessions of this process have not reported."""
-    while _unsent:
-        waiting = list(_unsent)
-        _unsent.clear()
-        for session in waiting:
-            session.flush()
-        if not _unsent.isdisjoint(waiting):
-            return  # nobody answers: at the next tick
+    if _reporter_pid != os.getpid():
+        return  # forked, and nothing was read since
+    with _flushing:
+        while _unsent:
+            waiting = list(_unsent)
+            _unsent.clear()
+            for session in waiting:
+                session.flush()
+            if not _unsent.isdisjoint(waiting):
+                return  # nobody answers: at the next tick
+
+
+def _flush_at_exit() -> None:
+    """The last report of this process: a service that is being started anew shall have it, too."""
+    deadline = time.monotonic() + EXIT_WAIT_S
+    flush_all()
+    while any(session.waits for session in list(_unsent)) and time.monotonic() < deadline:
+        time.sleep(EXIT_RETRY_S)
+        flush_all()
