@@ -38,6 +38,17 @@ class ShardRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Holdings:
+    """What the shards of a data set add up to. `rows`: with dead ones; `bytes`: with those given back."""
+
+    formats: tuple[str, ...]
+    shards: int
+    pinned: int
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailureRow:
     dataset: int
     sample: int
