@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from making import image_folder
+from running import Place
+from sets import staged, table
 from stager.cache import Cache, Dataset
 from stager.config import Amount, Config
 from stager.dataset import DatasetSpec
@@ -170,3 +173,18 @@ def test_is_among_says_the_same_as_a_set(numbers: list[int]) -> None:
     samples = np.arange(12)
     expected = [sample in set(numbers) for sample in range(12)]
     assert is_among(samples, np.asarray(numbers, dtype=np.int64)).tolist() == expected
+
+
+def test_a_plan_takes_a_fresh_scan_and_a_prefetch_scans_anew(tmp_path: Path) -> None:
+    place = Place(tmp_path).configure(table("pets", tmp_path / "source"))
+    image_folder(tmp_path / "source", 2, 2)
+    assert place.json("prefetch", "--plan")["samples"] == 4
+    image_folder(tmp_path / "source", 2, 3)
+    assert place.json("prefetch", "--plan")["samples"] == 4
+    assert place.json("prefetch", "--plan", "--classes", "1")["samples"] == 2
+    done = place.run("prefetch", "--plan", "--classes", "3")
+    assert (done.returncode, "3 classes are wanted, there are 2" in done.stderr) == (2, True)
+    assert place.json("prefetch")["staged"] == 6
+    assert len(staged(place, "pets")) == 6
+    place.configure(table("pets", tmp_path / "source", "crop = 40"))  # another recipe is another plan
+    assert place.json("prefetch", "--plan")["samples"] == 6
