@@ -95,8 +95,8 @@ def machine(bench: Bench) -> dict[str, Any]:
     peers = {PEERS[name].title: env.version for name, env in bench.environments.items()}
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "commit": _commit(),
-        "cpu": _cpu(),
+        "commit": commit(),
+        "cpu": cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "kernel": platform.release(),
@@ -186,7 +186,7 @@ def shown(values: Sequence[float] | None) -> str:
     return text(middle) + spread
 
 
-def _commit() -> str:
+def commit() -> str:
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         return done.stdout.strip()
@@ -201,7 +201,7 @@ def _commit() -> str:
     )
 
 
-def _cpu() -> str:
+def cpu() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
