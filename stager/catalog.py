@@ -197,12 +197,12 @@ class Catalog:
     def holdings(self, dataset: int) -> Holdings:
         """What the shards of a data set add up to, without looking into them."""
         rows = self._db.execute(
-            "SELECT format, count(*), sum(is_pinned), sum(bytes), sum(length(samples) / 4)"
+            "SELECT format, count(*), sum(is_pinned), sum(bytes)"
             " FROM shards WHERE dataset = ? GROUP BY format ORDER BY format",
             (dataset,),
         ).fetchall()
         formats = tuple(row[0] for row in rows)
-        return Holdings(formats, *(sum(row[at] for row in rows) for at in range(1, 5)))
+        return Holdings(formats, *(sum(row[at] for row in rows) for at in range(1, 4)))
 
     def pinned_shards(self, dataset: int) -> list[ShardRow]:
         return self._shards("WHERE dataset = ? AND is_pinned", dataset)

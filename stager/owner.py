@@ -66,7 +66,7 @@ class Owner:
         for row in self.cache.catalog.datasets():
             held = self.cache.catalog.holdings(row.id)
             dataset = self.cache.datasets.get(row.name) if row.is_current else None
-            resident, failed = dataset.counts() if dataset else (held.rows, 0)
+            resident, failed = dataset.counts() if dataset else (_count(self.cache.catalog.shards(row.id)), 0)
             rows.append(
                 {
                     "name": row.name,

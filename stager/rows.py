@@ -39,13 +39,12 @@ class ShardRow:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What the shards of a data set add up to. `rows`: with dead ones; `bytes`: with those given back."""
+    """What the shards of a data set add up to. `bytes`: with those of dead rows, given back or not."""
 
     formats: tuple[str, ...]
     shards: int
     pinned: int
     bytes: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
