@@ -18,7 +18,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow soak demo bench bench-quick install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow soak demo bench bench-quick bench-scale install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -52,6 +52,9 @@ bench: $(STAMP) ## stager, its peers and the machine's limits: bench/RESULTS.md,
 
 bench-quick: $(STAMP) ## the same in two minutes, with the peers that are installed already
 	.venv/bin/python -m bench --quick --out .bench $(ARGS)
+
+bench-scale: $(STAMP) ## what a sample costs when there are 1.3 million: bench/SCALE.md, in 8 minutes
+	.venv/bin/python -m bench.scale $(ARGS)
 
 install-systemd: ## unit, user, directories and /etc/stager/stager.toml (as root; DESTDIR=/other/root)
 	install -D -m 644 systemd/stager.service "$(DESTDIR)/etc/systemd/system/stager.service"

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,11 @@ class Dataset:
 
     def failed(self) -> Numbers:
         return np.flatnonzero(is_failed(self.index.words))
+
+    def counts(self) -> tuple[int, int]:
+        """How many samples are resident, and how many have failed."""
+        words = self.index.words
+        return int(np.count_nonzero(is_resident(words))), int(np.count_nonzero(is_failed(words)))
 
 
 class Cache:
@@ -181,11 +186,12 @@ class Cache:
         if known is not None and known.record == record:
             return known
         index = IndexWriter.open(path, len(manifest), row.manifest, row.recipe, self.scratch)
-        index.replace_all(self._words(row.id, len(manifest)))
+        shards = self.catalog.shards(row.id)
+        index.replace_all(self._words(row.id, len(manifest), shards))
         losses = Losses(self.catalog, row.id, len(manifest))
         losses.regained(np.flatnonzero(is_resident(index.words)))
         dataset = Dataset(row.id, spec, record, directory, manifest, index, losses, Reads(len(manifest)))
-        for shard in self.catalog.shards(row.id):
+        for shard in shards:
             if shard.is_asked:
                 dataset.reads.asked(shard.samples[shard.samples >= 0], shard.created_at)
         self.datasets[row.name] = dataset
@@ -193,15 +199,14 @@ class Cache:
             record.write(directory, self.scratch)
         return dataset
 
-    def _words(self, dataset: int, count: int, without: Collection[int] = ()) -> Words:
-        """The index of a data set as the catalog has it, but for some shards."""
+    def _words(self, dataset: int, count: int, shards: Iterable[ShardRow]) -> Words:
+        """The index of a data set as these shards, and its failures in the catalog, make it."""
         words = np.zeros(count, dtype=np.uint64)
         for failure in self.catalog.failures(dataset):
             words[failure.sample] = FAILED
-        for shard in self.catalog.shards(dataset):
-            if shard.number not in without:
-                rows = np.flatnonzero(shard.samples >= 0)
-                words[shard.samples[rows]] = pack_words(shard.number, rows, shard.format)
+        for shard in shards:
+            rows = np.flatnonzero(shard.samples >= 0)
+            words[shard.samples[rows]] = pack_words(shard.number, rows, shard.format)
         return words
 
     # Shards
@@ -214,9 +219,9 @@ class Cache:
             number = next(self._numbers)
         return number, shard_path(dataset.directory, number, FORMATS[shard_format].suffix)
 
-    def kept(self, dataset: Dataset) -> npt.NDArray[np.bool_]:
-        """Which samples are resident to stay: not only in memory, for one reader."""
-        words = dataset.index.words
+    def kept(self, dataset: Dataset, samples: Numbers) -> npt.NDArray[np.bool_]:
+        """Which of these samples are resident to stay: not only in memory, for one reader."""
+        words = dataset.index.words[samples]
         kept: npt.NDArray[np.bool_] = is_resident(words)
         if self.in_memory:
             kept &= ~np.isin(shard_of(words), list(self.in_memory))
@@ -248,6 +253,11 @@ class Cache:
         """What a shard takes on the disk: its size, but for what was given back."""
         return row.bytes - self._holes.get(row.number, 0)
 
+    def given_back(self, dataset: int) -> int:
+        """Bytes of the dead rows of a data set, by its id, that the disk has back."""
+        ours = self.catalog.shard_numbers(dataset) if self._holes else set()
+        return sum(size for number, size in self._holes.items() if number in ours)
+
     def manifest_of(self, dataset: Dataset) -> Path:
         return manifest_path(dataset.directory, dataset.record.manifest)
 
@@ -270,23 +280,24 @@ class Cache:
 
     def forgive(self, dataset: Dataset, samples: Numbers) -> None:
         """Forget failures that asking again could mend."""
-        mendable = {f.sample for f in self.catalog.failures(dataset.id) if REASONS[f.reason]}
-        again = [int(sample) for sample in samples if int(sample) in mendable]
-        if again:
-            self.catalog.remove_failures(dataset.id, again)
-            dataset.index.clear(np.asarray(again, dtype=np.int64))
+        mendable = [f.sample for f in self.catalog.failures(dataset.id) if REASONS[f.reason]]
+        again = np.intersect1d(np.asarray(mendable, dtype=np.int64), samples)
+        if len(again):
+            self.catalog.remove_failures(dataset.id, again.tolist())
+            dataset.index.clear(again)
 
     def evict(self, shards: Iterable[ShardRow], reason: str = "evicted", detail: str = "") -> int:
         """Take shards away: index, catalog, file. Return the bytes that were freed."""
         shards = list(shards)
-        gone = [shard.number for shard in shards]
+        gone = {shard.number for shard in shards}
         for dataset in self.datasets.values():
             words = dataset.index.words
-            samples = np.flatnonzero(is_resident(words) & np.isin(shard_of(words), gone))
+            samples = np.flatnonzero(is_resident(words) & np.isin(shard_of(words), list(gone)))
             if len(samples):
                 dataset.index.clear(samples)
                 # Another shard may have some of them, too.
-                left = self._words(dataset.id, len(words), without=gone)[samples]
+                others = [row for row in self.catalog.shards(dataset.id) if row.number not in gone]
+                left = self._words(dataset.id, len(words), others)[samples]
                 dataset.index.publish(samples[left != 0], left[left != 0])
                 dataset.losses.add(reason, detail, samples[left == 0])
         return self._remove(shards)

@@ -13,7 +13,7 @@ import numpy as np
 
 from stager.errors import CacheError, NoSpace
 from stager.model import Numbers
-from stager.rows import DatasetRow, FailureRow, LossRow, ShardRow
+from stager.rows import DatasetRow, FailureRow, Holdings, LossRow, ShardRow
 from stager.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 SHARD_NUMBERS_AHEAD: Final = 4096
@@ -194,6 +194,22 @@ class Catalog:
             for number, dataset, kind, size, blob, is_pinned, at, is_asked in rows
         ]
 
+    def holdings(self, dataset: int) -> Holdings:
+        """What the shards of a data set add up to, without looking into them."""
+        rows = self._db.execute(
+            "SELECT format, count(*), sum(is_pinned), sum(bytes)"
+            " FROM shards WHERE dataset = ? GROUP BY format ORDER BY format",
+            (dataset,),
+        ).fetchall()
+        formats = tuple(row[0] for row in rows)
+        return Holdings(formats, *(sum(row[at] for row in rows) for at in range(1, 4)))
+
+    def pinned_shards(self, dataset: int) -> list[ShardRow]:
+        return self._shards("WHERE dataset = ? AND is_pinned", dataset)
+
+    def shard_numbers(self, dataset: int) -> set[int]:
+        return {row[0] for row in self._db.execute("SELECT number FROM shards WHERE dataset = ?", (dataset,))}
+
     def evictable(self, dataset: int) -> Numbers:
         """Numbers of the shards of a data set that are not pinned."""
         rows = self._db.execute("SELECT number FROM shards WHERE dataset = ? AND NOT is_pinned", (dataset,))
@@ -202,6 +218,9 @@ class Catalog:
     def shard(self, number: int) -> ShardRow:
         (row,) = self._shards("WHERE number = ?", number)
         return row
+
+    def find_shard(self, number: int) -> ShardRow | None:
+        return next(iter(self._shards("WHERE number = ?", number)), None)
 
     def put_samples(self, shards: Iterable[ShardRow]) -> None:
         """Record which samples shards hold now."""
@@ -224,9 +243,12 @@ class Catalog:
     def renumber(self, dataset: int, numbers: Numbers) -> None:
         """Follow a data set to a new manifest: `numbers` has, for each old sample, the new number or -1."""
         with self.transaction():
-            for shard in self.shards(dataset):
-                old = np.where(shard.samples < 0, 0, shard.samples)
-                self.put_samples([replace(shard, samples=np.where(shard.samples < 0, -1, numbers[old]))])
+            known = np.append(numbers, -1)  # of a dead row, which is -1, too
+            self.put_samples(
+                replace(shard, samples=known[shard.samples])
+                for shard in self.shards(dataset)
+                if not np.array_equal(known[shard.samples], shard.samples)
+            )
             for loss in self._db.execute(
                 "SELECT id, samples FROM losses WHERE dataset = ?", (dataset,)
             ).fetchall():
@@ -352,5 +374,6 @@ def _pack(samples: Numbers) -> bytes:
 
 
 def _unpack(blob: bytes) -> Numbers:
-    raw = np.frombuffer(blob, dtype="<u4").astype(np.int64)
-    return np.where(raw == GONE, -1, raw)
+    samples = np.frombuffer(blob, dtype="<u4").astype(np.int64)
+    samples[samples == GONE] = -1
+    return samples

@@ -31,13 +31,14 @@ def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> list[S
     words = dataset.index.words[suspects]
     numbers = set(shard_of(words[is_resident(words)]).tolist())
     bad = []
-    for shard in cache.catalog.shards(dataset.id) if numbers else []:
-        path = cache.path_of(dataset, shard)
-        problem = problem_of(path, shard.dead_rows) if shard.number in numbers else ""
-        if problem:
+    for number in sorted(numbers):
+        shard = cache.catalog.find_shard(number)  # None: it is in memory, or not durable yet
+        problem = problem_of(cache.path_of(dataset, shard), shard.dead_rows) if shard else ""
+        if shard and problem:
             log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, shard.number, problem)
             bad.append(shard)
-    cache.evict(bad, "corrupt", "a reader found it")
+    if bad:
+        cache.evict(bad, "corrupt", "a reader found it")
     return bad
 
 

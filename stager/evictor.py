@@ -51,7 +51,7 @@ class Evictor:
         cache: Cache,
         sessions: Sessions,
         row_bytes: Callable[[Dataset], float],
-        wanted: Callable[[Dataset], Mask],
+        wanted: Callable[[Dataset, Numbers], Mask],
     ) -> None:
         self._cache, self._sessions, self._row_bytes, self._wanted = cache, sessions, row_bytes, wanted
         self._candidates: Candidates | None = None
@@ -136,5 +136,5 @@ class Evictor:
             return np.zeros(len(samples), dtype=np.bool_)
         words = dataset.index.words[samples]
         free = np.isin(shard_of(words), self._cache.catalog.evictable(dataset.id))
-        asked = self._wanted(dataset)[samples] | dataset.reads.is_asked(time.time())[samples]
+        asked = self._wanted(dataset, samples) | dataset.reads.is_asked(samples, time.time())
         return np.asarray(is_resident(words) & free & ~asked)

@@ -1,7 +1,7 @@
 """One request to stage something: what is asked, and how far it is."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +91,7 @@ class Job:
         drawn = draw(dataset.manifest, self.request.subset)
         cache.forgive(dataset, drawn.numbers)
         failed = is_failed(dataset.index.words[drawn.numbers])
-        kept = cache.kept(dataset)[drawn.numbers]
+        kept = cache.kept(dataset, drawn.numbers)
         self.dataset, self.classes, self.numbers = dataset, drawn.classes, drawn.numbers
         self.format, self.format_why = dataset.choose_format(self.request.format)
         self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
@@ -105,16 +105,20 @@ class Job:
         self.waiting = np.zeros(of, dtype=np.bool_)
         self.waiting[samples] = True
 
-    def take(self, count: int, cared_for: Mask) -> Numbers:
-        """The next samples that are neither staged nor being staged by anyone; moves on."""
+    def take(self, count: int, is_cared_for: Callable[[Numbers], Mask]) -> Numbers:
+        """The next samples that are neither staged nor being staged by anyone; moves on.
+
+        It asks about those it comes to, and not about a whole data set for every shard.
+        """
         if self.cursor >= len(self.queue):  # those that somebody else cared for may have come to nothing
-            self.queue, self.cursor = np.flatnonzero(self.waiting & ~cared_for), 0
+            left = np.flatnonzero(self.waiting)
+            self.queue, self.cursor = left[~is_cared_for(left)], 0
         taken: list[Numbers] = []
         have = 0
         while have < count and self.cursor < len(self.queue):
             part = self.queue[self.cursor : self.cursor + count - have]
             self.cursor += len(part)
-            part = part[self.waiting[part] & ~cared_for[part]]
+            part = part[self.waiting[part] & ~is_cared_for(part)]
             taken.append(part)
             have += len(part)
         return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
@@ -128,6 +132,12 @@ class Job:
             self.bytes += staged_bytes * count // max(len(samples), 1)
         else:
             self.failed += count
+
+    def let_go(self) -> None:
+        """It has ended, and is only told of any more: what is as large as its data set goes."""
+        self.dataset = None
+        self.numbers = self.queue = np.zeros(0, dtype=np.int64)
+        self.waiting = np.zeros(0, dtype=np.bool_)
 
     def told(self) -> str:
         """The job in one line of the log."""

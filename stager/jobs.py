@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from stager.cache import Cache, Dataset
-from stager.config import PLAN_SAMPLES
+from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
 from stager.errors import CacheError, StagerError, UsageError
 from stager.job import Job, Mask, Request
 from stager.manifest import Manifest
@@ -81,6 +82,7 @@ class Jobs:
             except CacheError as problem:  # a full disk, most likely: the next start takes the job up again
                 log.error("job not recorded id=%d error=%r", job.id, problem.message)
         log.info("job ended %s", job.told())
+        job.let_go()
 
     def fail(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
         """Samples cannot be staged, through no fault of theirs: end the jobs that wait for them."""
@@ -93,8 +95,24 @@ class Jobs:
         for old in [known for known in self.by_id.values() if known.ended][:-ENDED_JOBS_KEPT]:
             del self.by_id[old.id]
         job.state = "scanning"
-        self._tasks.scan(job)
+        known = self._scanned_lately(job.request) if job.request.stop_after == "plan" else None
+        if known is None:
+            self._tasks.scan(job)
+            return job
+        try:
+            job.scanned = len(known.manifest)
+            self._work_out(job, known)
+        except StagerError as error:
+            self.end(job, "failed", error)
         return job
+
+    def _scanned_lately(self, request: Request) -> Dataset | None:
+        """The data set, if a scan of it is so fresh that a plan, which is an estimate, needs no other."""
+        known = self.cache.datasets.get(request.spec.name)
+        if known is None or known.spec != request.spec:
+            return None
+        (row,) = [row for row in self.cache.catalog.datasets() if row.id == known.id]
+        return known if 0 <= time.time() - row.scanned_at < PLAN_SCAN_S else None
 
     def _open(self, dataset: Dataset | None = None) -> Iterator[Job]:
         """Those that have not ended, of a data set or of all."""
@@ -119,6 +137,10 @@ class Jobs:
         if job.request.stop_after == "scan":
             self.end(job, "done")
             return
+        self._work_out(job, dataset)
+
+    def _work_out(self, job: Job, dataset: Dataset) -> None:
+        """Find what is missing, and have a few samples of it measured."""
         job.draw(self.cache, dataset)
         if not len(job.queue):
             job.plan = NOTHING_TO_DO
@@ -163,8 +185,8 @@ class Jobs:
         """Refuse, before it starts, what cannot fit."""
         assert job.dataset is not None
         if self._tasks.knows_row_bytes(job.dataset) and not job.request.stop_after:
-            cared_for = self._tasks.in_flight(job.dataset) | self.cache.kept(job.dataset)
-            missing = int((job.waiting & ~cared_for).sum())
+            waiting = np.flatnonzero(job.waiting)
+            missing = int((~self._is_cared_for(job.dataset, waiting)).sum())
             need_bytes = int(missing * self._tasks.mean_row_bytes(job.dataset))
             if need_bytes > self.cache.budget.room_bytes():
                 raise self.cache.budget.refusal(need_bytes)
@@ -177,7 +199,7 @@ class Jobs:
             if job.state != "staging" or job.dataset is None or not self._has_room(job, job.dataset):
                 continue
             count = self._tasks.samples_that_fit(job.dataset, job.shard_samples)
-            samples = job.take(count, self._tasks.in_flight(job.dataset) | self.cache.kept(job.dataset))
+            samples = job.take(count, partial(self._is_cared_for, job.dataset))
             if len(samples):
                 job.shard_samples = min(job.shard_samples * 2, self._tasks.shard_samples_max(job.dataset))
                 return Piece(job.dataset, samples, job.format)
@@ -220,16 +242,30 @@ class Jobs:
 
     # Small facts
 
-    def waiting(self, dataset: Dataset) -> Mask:
-        """Which samples jobs wait for."""
-        return self._mask(dataset, lambda job: job.waiting)
+    # These look at the samples in question: each is asked for every shard, or for every reader that waits.
 
-    def wanted(self, dataset: Dataset) -> Mask:
-        """Which samples jobs are staging, or have staged so far."""
-        return self._mask(dataset, lambda job: job.numbers)
-
-    def _mask(self, dataset: Dataset, samples_of: Callable[[Job], Mask | Numbers]) -> Mask:
-        mask = np.zeros(len(dataset.manifest), dtype=np.bool_)
+    def waiting(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples jobs wait for."""
+        mask = np.zeros(len(samples), dtype=np.bool_)
         for job in self._open(dataset):
-            mask[samples_of(job)] = True
+            mask |= job.waiting[samples]
         return mask
+
+    def wanted(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples jobs are staging, or have staged so far."""
+        mask = np.zeros(len(samples), dtype=np.bool_)
+        for job in self._open(dataset):
+            mask |= is_among(samples, job.numbers)
+        return mask
+
+    def _is_cared_for(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples are staged, or being staged."""
+        return self._tasks.in_flight(dataset)[samples] | self.cache.kept(dataset, samples)
+
+
+def is_among(samples: Numbers, numbers: Numbers) -> Mask:
+    """Which samples are among these numbers, which rise."""
+    if not len(numbers):
+        return np.zeros(len(samples), dtype=np.bool_)
+    places = np.searchsorted(numbers, samples).clip(max=len(numbers) - 1)
+    return np.asarray(numbers[places] == samples)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stager.atomic import fsync_path
 from stager.errors import CacheError
 from stager.model import (
     Entry,
@@ -24,7 +25,7 @@ from stager.model import (
 )
 
 MANIFEST_FORMAT: Final = 1
-CHUNK_ENTRIES: Final = 65_536  # entries held as Python values at once
+CHUNK_ENTRIES: Final = 16_384  # entries held as Python values at once
 PROGRESS_ENTRIES: Final = 10_000
 
 # Further columns (boxes, times, more objects a sample) come after these; readers skip what they do not know.
@@ -39,6 +40,25 @@ SCHEMA: Final = pa.schema(
         ("tag", pa.uint64()),
     ]
 )
+
+
+class Column:
+    """A column that grows in place: Arrow's chunks would have to be held twice to become one."""
+
+    def __init__(self, field: pa.Field) -> None:
+        self._type = field.type
+        self.data = bytearray()
+        self.ends = bytearray(8) if field.type in (pa.large_binary(), pa.large_string()) else None
+
+    def whole(self) -> pa.Array:
+        """The column as Arrow has it, not copied. It grows no more."""
+        width = 8 if self.ends is not None else self._type.byte_width
+        count = (len(self.data) if self.ends is None else len(self.ends) - 8) // width
+        buffers = [self.data] if self.ends is None else [self.ends, self.data]
+        return pa.Array.from_buffers(self._type, count, [None, *map(pa.py_buffer, buffers)])
+
+
+Columns = dict[str, Column]  # by name
 
 
 class Manifest:
@@ -95,28 +115,46 @@ class Manifest:
                 return int(number)
         return None
 
-    def numbers_in(self, other: "Manifest") -> Numbers:
-        """For each sample of ours its number in `other`, if the same version is there; else -1."""
+    def numbers_in(self, other: "Manifest", samples: Numbers | None = None) -> Numbers:
+        """The numbers of these samples (None: of all) in `other`, if the same version is there; else -1."""
         if other is self:
-            return np.arange(len(self))
-        return _join(self.tags, other.tags)
+            return np.arange(len(self)) if samples is None else samples
+        return join(self.tags if samples is None else self.tags[samples], other.tags)
 
     def keys_in(self, other: "Manifest") -> Numbers:
         """For each sample of ours the number that its key has in `other`, whatever the version; else -1."""
-        return _join(self.key_hashes, other.key_hashes)
+        return join(self.key_hashes, other.key_hashes)
 
     def _column(self, name: str) -> npt.NDArray[Any]:
         values: npt.NDArray[Any] = self.column(name).to_numpy(zero_copy_only=True)
         return values
 
 
-def _join(ours: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> Numbers:
-    """For each of ours its place among the others; -1: it is not there."""
-    if not len(others):
-        return np.full(len(ours), -1, dtype=np.int64)
-    order = np.argsort(others)
-    found = order[np.searchsorted(others, ours, sorter=order).clip(max=len(order) - 1)]
-    return np.where(others[found] == ours, found, -1)
+def join(ours: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> Numbers:
+    """For each of ours, which are all different, its place among the others; -1: it is not there.
+
+    Two scans of one source are mostly alike: what they begin and end with needs no search. For the rest,
+    both are sorted: a million look-ups all over a sorted array take seconds, in rising order a moment.
+    """
+    shortest = min(len(ours), len(others))
+    head = _alike(ours[:shortest], others[:shortest])
+    tail = _alike(ours[len(ours) - shortest + head :][::-1], others[len(others) - shortest + head :][::-1])
+    found = np.full(len(ours), -1, dtype=np.int64)
+    found[:head] = np.arange(head)
+    found[len(ours) - tail :] = np.arange(len(others) - tail, len(others))
+    ours, others = ours[head : len(ours) - tail], others[head : len(others) - tail]
+    if len(ours) and len(others):
+        order, other_order = np.argsort(ours), np.argsort(others)
+        ours, others = ours[order], others[other_order]
+        places = np.searchsorted(others, ours).clip(max=len(others) - 1)
+        found[head + order] = np.where(others[places] == ours, head + other_order[places], -1)
+    return found
+
+
+def _alike(ours: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> int:
+    """How many of the first are the same in both, which are equally long."""
+    differ = ours != others
+    return int(np.argmax(differ)) if differ.any() else len(differ)
 
 
 def write_manifest(
@@ -127,7 +165,7 @@ def write_manifest(
 ) -> str:
     """Write the manifest of these objects, which come in key order; return its digest."""
     paths: dict[tuple[str, ...], int] = {}
-    batches: list[pa.RecordBatch] = []
+    columns = {field.name: Column(field) for field in SCHEMA}
     chunk: list[Entry] = []
     seen = 0
     for entry in layout.entries(objects):
@@ -136,37 +174,44 @@ def write_manifest(
         if seen % PROGRESS_ENTRIES == 0:
             progress(seen)
         if len(chunk) == CHUNK_ENTRIES:
-            batches.append(_batch_of(chunk, paths))
+            _append(columns, chunk, paths)
             chunk.clear()
-    batches.append(_batch_of(chunk, paths))
+    _append(columns, chunk, paths)
+    chunk.clear()
     progress(seen)
-    table, classes, splits = _labelled(pa.Table.from_batches(batches), paths, layout)
+    table, classes, splits = _labelled(columns, paths, layout)
     digest = digest_of(canonical_json([classes, splits]).encode(), *_content(table))
     about = {"format": MANIFEST_FORMAT, "digest": digest, "classes": classes, "splits": splits}
     table = table.replace_schema_metadata({"stager": canonical_json(about)})
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
+    fsync_path(path)  # here, in a worker: the loop that adopts it does so too, and finds nothing to write
     return digest
 
 
-def _batch_of(chunk: list[Entry], paths: dict[tuple[str, ...], int]) -> pa.RecordBatch:
-    """A batch whose `label` is, for now, a number for the entry's path."""
+def _append(columns: Columns, chunk: list[Entry], paths: dict[tuple[str, ...], int]) -> None:
+    """Add entries to the columns. Their `label` is, for now, a number for the entry's path."""
     infos = [entry.info for entry in chunk]
-    return pa.record_batch(
-        {
-            "key": pa.array([encode_key(info.key) for info in infos], pa.large_binary()),
-            "size": pa.array([info.size for info in infos], pa.int64()),
-            "version": pa.array([info.version for info in infos], pa.large_string()),
-            "label": pa.array([paths.setdefault(entry.path, len(paths)) for entry in chunk], pa.int32()),
-            "split": pa.array(np.zeros(len(chunk), dtype=np.int8)),
-            "key_hash": pa.array([key_hash(info.key) for info in infos], pa.uint64()),
-            "tag": pa.array([sample_tag(info.key, info.version) for info in infos], pa.uint64()),
-        }
-    )
+    values: dict[str, Sequence[Any]] = {
+        "key": [encode_key(info.key) for info in infos],
+        "size": [info.size for info in infos],
+        "version": [info.version.encode() for info in infos],
+        "label": [paths.setdefault(entry.path, len(paths)) for entry in chunk],
+        "split": [0] * len(chunk),
+        "key_hash": [key_hash(info.key) for info in infos],
+        "tag": [sample_tag(info.key, info.version) for info in infos],
+    }
+    for name, column in columns.items():
+        if column.ends is None:
+            column.data += np.asarray(values[name], SCHEMA.field(name).type.to_pandas_dtype()).tobytes()
+        else:
+            ends = np.cumsum([len(value) for value in values[name]], dtype=np.int64) + len(column.data)
+            column.ends += ends.tobytes()
+            column.data += b"".join(values[name])
 
 
 def _labelled(
-    table: pa.Table, paths: dict[tuple[str, ...], int], layout: Layout
+    columns: Columns, paths: dict[tuple[str, ...], int], layout: Layout
 ) -> tuple[pa.Table, list[str], list[str]]:
     """Turn path numbers into labels and splits, and sort by split, class and key (which ImageFolder does)."""
     said = layout.label(paths)
@@ -176,13 +221,16 @@ def _labelled(
     split_of = {name: number for number, name in enumerate(splits)}
     label_of_path = np.asarray([class_of[said[path][1]] for path in paths], dtype=np.int32)
     split_of_path = np.asarray([split_of[said[path][0]] for path in paths], dtype=np.int8)
-    at = table["label"].to_numpy()
+    at = columns["label"].whole().to_numpy()
     labels, split = label_of_path[at], split_of_path[at]
     order = np.lexsort((labels, split))  # stable, and the objects came in key order
-    table = table.set_column(3, "label", pa.array(labels)).set_column(4, "split", pa.array(split))
-    if np.any(np.diff(order) < 0):  # one folder a class: key order is it already, and a copy is saved
-        table = table.take(order)
-    return table.combine_chunks().cast(SCHEMA), classes, splits
+    is_sorted = not np.any(np.diff(order) < 0)  # one folder a class: key order is it already
+    whole = []
+    for name in SCHEMA.names:  # one by one: a million samples are not held twice
+        column = columns.pop(name).whole()
+        column = pa.array({"label": labels, "split": split}[name]) if name in ("label", "split") else column
+        whole.append(column if is_sorted else column.take(pa.array(order)))
+    return pa.table(whole, schema=SCHEMA), classes, splits
 
 
 def _content(table: pa.Table) -> Iterator[memoryview]:

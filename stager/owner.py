@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,7 +19,7 @@ from stager.meter import Report, Totals
 from stager.model import Numbers, decode_key, pack_numbers, unpack_numbers
 from stager.ready import ready_json
 from stager.rows import ShardRow
-from stager.sessions import Reading
+from stager.sessions import Reading, Session
 from stager.shards import FORMATS
 from stager.staging import Staging
 from stager.subset import Subset, draw
@@ -50,8 +50,12 @@ class Owner:
             "budget": self.cache.budget.to_json(),
             "datasets": [{name: row[name] for name in names} for row in datasets],
             "sessions": self.staging.sessions.to_json(),
-            "jobs": [self.job_json(job) for job in self.staging.jobs.by_id.values() if job.id > 0],
+            "jobs": [self._job_in_short(job) for job in self.staging.jobs.by_id.values() if job.id > 0],
         }
+
+    def _job_in_short(self, job: Job) -> dict[str, Any]:
+        """A job but for its classes: a hundred jobs with ten thousand each would be 10 MB."""
+        return {name: value for name, value in self.job_json(job).items() if name != "classes"}
 
     def stats(self) -> dict[str, Any]:
         return meter.stats(self.cache.catalog)
@@ -60,9 +64,9 @@ class Owner:
         """Every data set, and every recipe of it that still has shards."""
         rows = []
         for row in self.cache.catalog.datasets():
-            shards = self.cache.catalog.shards(row.id)
+            held = self.cache.catalog.holdings(row.id)
             dataset = self.cache.datasets.get(row.name) if row.is_current else None
-            pinned = sum(int((shard.samples >= 0).sum()) for shard in shards if shard.is_pinned)
+            resident, failed = dataset.counts() if dataset else (_count(self.cache.catalog.shards(row.id)), 0)
             rows.append(
                 {
                     "name": row.name,
@@ -72,12 +76,12 @@ class Owner:
                     "recipe_digest": row.recipe,
                     "samples": len(dataset.manifest) if dataset else 0,
                     "classes": len(dataset.manifest.classes) if dataset else 0,
-                    "resident": len(dataset.resident()) if dataset else sum(len(s.samples) for s in shards),
-                    "failed": len(dataset.failed()) if dataset else 0,
-                    "pinned": pinned,
-                    "shards": len(shards),
-                    "bytes": sum(self.cache.bytes_of(shard) for shard in shards),
-                    "format": "+".join(sorted({shard.format for shard in shards})) or "none",
+                    "resident": resident,
+                    "failed": failed,
+                    "pinned": _count(self.cache.catalog.pinned_shards(row.id)) if held.pinned else 0,
+                    "shards": held.shards,
+                    "bytes": held.bytes - self.cache.given_back(row.id),
+                    "format": "+".join(held.formats) or "none",
                     "scanned_at": row.scanned_at,
                 }
             )
@@ -127,7 +131,7 @@ class Owner:
                 f"{name} has no sample {sample!r}", hint=f"a key, or a number below {len(manifest)}"
             )
         word = dataset.index.words[number : number + 1]
-        resident, planned = bool(is_resident(word)[0]), self.staging.planned(dataset)
+        resident, planned = bool(is_resident(word)[0]), self.staging.planned(dataset, np.asarray([number]))
         return {
             "dataset": name,
             "index": number,
@@ -178,13 +182,31 @@ class Owner:
             raise UsageError(f"{name} was scanned again since it was opened", hint="open the data set again")
         return dataset
 
-    def read_in_order(self, reading: Reading) -> dict[str, Any]:
-        """Stage ahead of a reader whose order is known from now on."""
+    def asked_to_read(self, reading: Reading) -> Callable[[], Session]:
+        """Check what a reader says of itself; return what makes a session of it.
+
+        That takes a fifth of a second for a million samples and touches nothing of ours: off the loop.
+        """
         dataset = self._opened(reading.dataset, reading.manifest)
         for order in reading.own_orders:
             self._in_range(dataset, order)
-        session = self.staging.sessions.register(reading, dataset)
-        return {"samples": len(session.order), "missing": session.missing()}
+        room = self.staging.room_for(dataset)
+
+        def make() -> Session:
+            session = Session(reading, dataset)
+            if session.missing > room:  # samples will have to make room for others
+                session.look_ahead()
+            return session
+
+        return make
+
+    def read_in_order(self, session: Session) -> dict[str, Any]:
+        """Stage ahead of a reader whose order is known from now on."""
+        reading = session.reading
+        if self._opened(reading.dataset, reading.manifest) is not session.dataset:
+            raise UsageError(f"{reading.dataset} was scanned again", hint="open the data set again")
+        self.staging.sessions.register(session)
+        return {"samples": len(session.order), "missing": session.missing}
 
     def heard(self, session: str, position: int) -> dict[str, Any]:
         return {"knows_order": self.staging.sessions.heard(session, position)}
@@ -223,11 +245,9 @@ class Owner:
         shards = self._shards(name, subset, whole=True)
         free = [shard for shard in shards if not shard.is_pinned]
         dataset = self.dataset(name)
-        for shard in free:
-            if shard.dataset == dataset.id:
-                dataset.reads.forget(
-                    shard.samples[shard.samples >= 0]
-                )  # or it would be staged again: it was hot
+        ours = [shard.samples[shard.samples >= 0] for shard in free if shard.dataset == dataset.id]
+        if ours:
+            dataset.reads.forget(np.concatenate(ours))  # or it would be staged again: it was hot
         freed = self.cache.evict(free, "evicted", "by stager evict")
         return {
             "dataset": name,

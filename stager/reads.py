@@ -45,11 +45,11 @@ class Reads:
             self._asked_at = np.full(self._samples, -np.inf)
         self._asked_at[samples] = at
 
-    def is_asked(self, now: float) -> npt.NDArray[np.bool_]:
-        """Which samples a job has staged lately."""
+    def is_asked(self, samples: Numbers, now: float) -> npt.NDArray[np.bool_]:
+        """Which of these samples a job has staged lately."""
         if self._asked_at is None:
-            return np.zeros(self._samples, dtype=np.bool_)
-        return self._asked_at > now - ASKED_S
+            return np.zeros(len(samples), dtype=np.bool_)
+        return np.asarray(self._asked_at[samples] > now - ASKED_S)
 
     def forget(self, samples: Numbers) -> None:
         """Somebody wants these gone: they are as if nobody had ever read them."""
@@ -73,11 +73,11 @@ class Reads:
 
     def hottest(self, of: npt.NDArray[np.bool_], count: int, now: float) -> Numbers:
         """The samples among these that are read most, at most so many, in order of their numbers."""
-        if not self._chunks:
+        if not self._chunks or not of.any():  # most often all is resident: then heat need not be known
             return np.zeros(0, dtype=np.int64)
-        heat = np.where(of, self.heat(now), 0.0)
-        hot = np.argsort(-heat, kind="stable")[:count]
-        return np.sort(hot[heat[hot] > 0])
+        heat = self.heat(now)
+        warm = np.flatnonzero(of & (heat > 0))
+        return np.sort(warm[np.argsort(-heat[warm], kind="stable")[:count]])
 
     def _heat_at(self, now: float) -> Floats:
         weights = [np.full(len(part), 0.5 ** ((now - at) / HALF_LIFE_S)) for at, part in self._chunks]

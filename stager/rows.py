@@ -38,6 +38,16 @@ class ShardRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Holdings:
+    """What the shards of a data set add up to. `bytes`: with those of dead rows, given back or not."""
+
+    formats: tuple[str, ...]
+    shards: int
+    pinned: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailureRow:
     dataset: int
     sample: int

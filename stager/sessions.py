@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stager.cache import Dataset
 from stager.errors import UsageError
@@ -114,6 +115,11 @@ class Session:
             members[self._numbers] = True
         return members
 
+    def look_ahead(self) -> None:
+        """Work out what evictions ask for. It takes half a second for a million samples: off the loop."""
+        self._uses.after(NONE, 0)
+        self._members.any()
+
     def course(self) -> Course:
         """What is known of the reads to come."""
         is_uniform = not self.reading.own_orders
@@ -129,8 +135,20 @@ class Session:
         course = self.course()
         return replace(course, is_uniform=True, uses=Uses(NONE), epoch_s=course.epoch_s + silent_s)
 
+    @cached_property
+    def _last_places(self) -> npt.NDArray[np.int32]:
+        """For each sample of the data set the last place in the order, or -1."""
+        places = np.full(len(self.dataset.manifest), -1, dtype=np.int32)
+        places[self.order] = np.arange(len(self.order), dtype=np.int32)  # of several places, the last stays
+        return places
+
+    def is_ahead(self, samples: Numbers) -> Mask:
+        """Which of these samples are still to be read."""
+        return np.asarray(self._last_places[samples] >= self.position)
+
+    @cached_property
     def missing(self) -> int:
-        """How many samples of the order are neither resident nor failed."""
+        """How many samples of the order were neither resident nor failed when it began."""
         words = self.dataset.index.words[self.order]
         return int((~is_resident(words) & ~is_failed(words)).sum())
 
@@ -187,14 +205,14 @@ class Sessions:
         self._open: dict[str, Session] = {}
         self._resting: dict[str, Session] = {}  # silent, but what they read is still theirs for a while
 
-    def register(self, reading: Reading, dataset: Dataset) -> Session:
+    def register(self, session: Session) -> None:
         """Begin a session, or its next epoch."""
-        session = Session(reading, dataset)
-        before = self._open.get(reading.session) or self._resting.pop(reading.session, None)
+        name = session.reading.session
+        before = self._open.get(name) or self._resting.pop(name, None)
         if before is not None:
             session.last_rate = before.rate
-        self._open[reading.session] = session
-        return session
+        session.began_at = session.heard_at = time.monotonic()
+        self._open[name] = session
 
     def heard(self, session: str, position: int) -> bool:
         """A session is alive, and this far. False: we do not know its order."""
@@ -213,10 +231,12 @@ class Sessions:
             if now - session.heard_at > RESTS_S:
                 del self._resting[name]
 
-    def expected(self, dataset: Dataset) -> Numbers:
-        """The samples that sessions are still going to read."""
-        orders = [session.order[session.position :] for session in self._of(dataset)]
-        return np.concatenate(orders) if orders else NONE
+    def expected(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples sessions are still going to read."""
+        mask = np.zeros(len(samples), dtype=np.bool_)
+        for session in self._of(dataset):
+            mask |= session.is_ahead(samples)
+        return mask
 
     def courses(self, dataset: Dataset) -> list[Course]:
         """What is known of the reads to come, also of sessions that rest."""

@@ -120,7 +120,7 @@ class Staging:
         self.pin_again(drop_bad_shards(self.cache, dataset, corrupt))
         words = dataset.index.words[samples]
         missing = samples[~is_resident(words) & ~is_failed(words)]
-        reasons = reasons_of(dataset, missing.tolist(), self.planned(dataset), self.has_room(dataset))
+        reasons = reasons_of(dataset, missing, self.planned(dataset, missing), self.has_room(dataset))
         for at in range(0, len(missing), WANT_SHARD_SAMPLES):
             part = missing[at : at + WANT_SHARD_SAMPLES]
             self._tasks.put_urgent(Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True))
@@ -147,11 +147,14 @@ class Staging:
     def has_room(self, dataset: Dataset) -> bool:
         return self._tasks.samples_that_fit(dataset, 1) > 0
 
-    def planned(self, dataset: Dataset) -> Mask:
-        """Which samples a task, a job or a reader's order has."""
-        planned: Mask = self._tasks.in_flight(dataset) | self.jobs.waiting(dataset)
-        planned[self.sessions.expected(dataset)] = True
-        return planned
+    def room_for(self, dataset: Dataset) -> int:
+        """How many samples of a data set the budget has room for."""
+        return self._tasks.samples_that_fit(dataset, len(dataset.manifest))
+
+    def planned(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples a task, a job or a reader's order has."""
+        planned: Mask = self._tasks.in_flight(dataset)[samples] | self.jobs.waiting(dataset, samples)
+        return planned | self.sessions.expected(dataset, samples)
 
     # Tasks
 
@@ -258,11 +261,14 @@ class Staging:
             if dataset.record.recipe != task.dataset.record.recipe:
                 task.path.unlink(missing_ok=True)  # the recipe has changed meanwhile
                 return
-            now = task.dataset.manifest.numbers_in(dataset.manifest)
-            if result["samples"]:
-                samples = now[np.asarray(result["samples"], dtype=np.int64)]
-                self._publish(dataset, task, samples, result["size_bytes"])
-            failures = [Failure(int(now[at]), *why) for at, *why in result["failed"] if now[at] >= 0]
+            staged = np.asarray(result["samples"], dtype=np.int64)
+            if len(staged):
+                now = task.dataset.manifest.numbers_in(dataset.manifest, staged)
+                self._publish(dataset, task, now, result["size_bytes"])
+            failed = np.asarray([sample for sample, *_ in result["failed"]], dtype=np.int64)
+            now = task.dataset.manifest.numbers_in(dataset.manifest, failed)
+            told = zip(now.tolist(), result["failed"], strict=True)
+            failures = [Failure(sample, *why) for sample, (_, *why) in told if sample >= 0]
             self.cache.record_failures(dataset, failures)
             self.jobs.left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
         self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
@@ -287,15 +293,15 @@ class Staging:
         if dataset.record.recipe != event.dataset.record.recipe:
             dataset = event.dataset  # the name has another recipe by now: the shard belongs to the old one
         elif dataset is not event.dataset:  # a new manifest came in between
-            now = event.dataset.manifest.numbers_in(dataset.manifest)
-            row = replace(row, samples=np.where(row.samples < 0, -1, now[row.samples]))
+            now = event.dataset.manifest.numbers_in(dataset.manifest, row.samples)
+            row = replace(row, samples=np.where(row.samples < 0, -1, now))
             self.cache.publish(dataset, row)
         samples = row.samples[row.samples >= 0]
         try:
             if event.error is not None:  # never sync again: the kernel may call lost pages clean
                 told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
                 raise CacheError(told, hint="check the disk, then run it again")
-            is_asked = bool(self.jobs.waiting(dataset)[samples].any())
+            is_asked = bool(self.jobs.waiting(dataset, samples).any())
             pins = self._pins.get((dataset.id, dataset.record.manifest), set())
             is_pinned = not pins.isdisjoint(samples.tolist())
             self.cache.catalog.add_shard(replace(row, is_asked=is_asked, is_pinned=is_pinned))

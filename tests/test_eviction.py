@@ -68,11 +68,12 @@ def test_without_an_order_it_is_heat_that_counts_and_heat_cools() -> None:
     assert waits[0] < waits[1] < waits[2] < waits[3] == waits[4] == np.inf
     assert reads.heat(10_011.0 + HALF_LIFE_S)[2] == pytest.approx(0.5, rel=0.01)
     reads.asked(np.asarray([3, 4]), 20_000.0)
-    assert np.flatnonzero(reads.is_asked(20_001.0)).tolist() == [3, 4]
-    assert not reads.is_asked(20_001.0 + ASKED_S).any()
+    every = np.arange(5)
+    assert np.flatnonzero(reads.is_asked(every, 20_001.0)).tolist() == [3, 4]
+    assert not reads.is_asked(every, 20_001.0 + ASKED_S).any()
     reads.forget(np.asarray([0, 4]))
     assert reads.heat(50_000.0)[0] == 0.0
-    assert np.flatnonzero(reads.is_asked(20_001.0)).tolist() == [3]
+    assert np.flatnonzero(reads.is_asked(every, 20_001.0)).tolist() == [3]
     assert reads.trace().tolist() == [1] * 10 + [2]
 
 

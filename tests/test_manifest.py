@@ -4,6 +4,7 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from making import manifest_of
 from stager.errors import CacheError
 from stager.layouts import LAYOUTS
-from stager.manifest import SCHEMA, Manifest, write_manifest
+from stager.manifest import SCHEMA, Manifest, join, write_manifest
 from stager.model import ObjectInfo, sample_tag
 
 
@@ -150,3 +151,18 @@ def test_every_object_is_found_with_its_class(
         assert manifest.classes[manifest.labels[number]] == key.split("/")[0]
     labels = manifest.labels.tolist()
     assert labels == sorted(labels)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 30), unique=True, max_size=20),
+    st.lists(st.integers(0, 30), unique=True, max_size=20),
+    st.lists(st.integers(40, 50), unique=True, max_size=5),
+    st.lists(st.integers(60, 70), unique=True, max_size=5),
+)
+def test_samples_are_found_again_wherever_a_scan_has_moved_them(
+    ours: list[int], others: list[int], head: list[int], tail: list[int]
+) -> None:
+    old, new = [*head, *ours, *tail], [*head, *others, *tail]
+    found = join(np.asarray(old, dtype=np.uint64), np.asarray(new, dtype=np.uint64))
+    assert found.tolist() == [new.index(tag) if tag in new else -1 for tag in old]

@@ -132,7 +132,7 @@ def assert_the_start_is_clean(place: Place) -> set[str]:
         assert list(cache.scratch.iterdir()) == []
         for dataset in cache.datasets.values():
             for row in cache.catalog.shards(dataset.id):
-                assert problem_of(cache.path_of(dataset, row)) == ""
+                assert problem_of(cache.path_of(dataset, row), row.dead_rows) == ""
             resident = {dataset.manifest.key(int(number)) for number in dataset.resident()}
             assert resident == set(staged(place, dataset.name))  # a reader sees the same
             return resident

@@ -53,9 +53,8 @@ class StagedSamples:
         self.classes = list(drawn.classes)
         self.class_to_idx = {known: label for label, known in enumerate(self.classes)}
         label_of = np.zeros(len(self.reader.manifest.classes), dtype=np.int64)
-        label_of[[self.reader.manifest.classes.index(known) for known in self.classes]] = np.arange(
-            len(self.classes)
-        )
+        number_of = {known: number for number, known in enumerate(self.reader.manifest.classes)}
+        label_of[[number_of[known] for known in self.classes]] = np.arange(len(self.classes))
         self.labels: npt.NDArray[np.int64] = label_of[self.reader.manifest.labels[self.numbers]]
         about = [self._record.manifest, self._record.recipe, subset.to_json(), len(self.numbers)]
         self.digest = digest_of(canonical_json(about).encode())

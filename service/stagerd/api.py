@@ -284,7 +284,9 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
         told = {key: value for key, value in body.model_dump().items() if key not in ("subset", "own_orders")}
         orders = tuple(unpack_numbers(order) for order in body.own_orders)
         reading = Reading(dataset=name, subset=body.subset.subset(), own_orders=orders, **told)
-        return await ask(lambda: owner.read_in_order(reading))
+        make = await ask(lambda: owner.asked_to_read(reading))
+        session = await asyncio.to_thread(make)
+        return await ask(lambda: owner.read_in_order(session))
 
 
 def _add_work(app: FastAPI, owner: Owner, config: Config, ask: Ask) -> None:
