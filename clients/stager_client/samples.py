@@ -203,14 +203,16 @@ class StagedSamples:
     def _scan(self) -> None:
         """Have the service look at a data set of its config for the first time."""
         job = self._service.post("/jobs", {"dataset": self.name, "stop_after": "scan"})
-        deadline = time.monotonic() + self.timeout_s
+        began = time.monotonic()
+        deadline = began + self.timeout_s
         while job["state"] not in ("done", "failed", "cancelled"):
             if time.monotonic() > deadline:
                 raise WaitTimeout(
                     f"{self.name} was not scanned within {self.timeout_s:.0f} s",
                     hint="stager status shows how far it is; open it again later",
                 )
-            time.sleep(POLL_S)
+            waited_s = time.monotonic() - began
+            time.sleep(min(0.01 + waited_s / 10, POLL_S))  # a small source is scanned soon
             job = self._service.get(f"/jobs/{job['id']}")
         if job["error"]:
             raise StagerError(job["error"]["message"], job["error"]["hint"])
