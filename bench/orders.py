@@ -33,7 +33,7 @@ KINDS: Final = {
     "tail": "a long tail: weight 1 / rank",
 }
 OUT: Final = Path(__file__).with_name("ORDERS.md")
-SIZES: Final = "1500,3000,10000"
+SIZES: Final = "1500,3000,6000"
 EPOCHS: Final = 4
 POINTS_OFF_MAX: Final = 2.0
 MEMORY_PART: Final = 0.02  # of the cache: what does not stay on the disk goes through memory
