@@ -135,9 +135,6 @@ class _ToOwner(logging.Handler):
 
 
 def main() -> None:
-    # A thread that comes back from a decoder waits for the GIL; at 5 ms, the default, staging took 8 to 14 %
-    # longer than at 0.1 ms, in alternation.
-    sys.setswitchinterval(0.0001)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "w")
