@@ -30,7 +30,7 @@ from stager.workers import Answer
 
 log = logging.getLogger("stager")
 
-WANT_SHARD_SAMPLES: Final = 64  # a waiting reader's samples are spread over all workers
+WANT_SHARD_SAMPLES: Final = 64  # at least; a waiting reader's samples are spread over all workers
 NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
 REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room
 REFILL_EVERY_S: Final = 5.0
@@ -121,8 +121,10 @@ class Staging:
         words = dataset.index.words[samples]
         missing = samples[~is_resident(words) & ~is_failed(words)]
         reasons = reasons_of(dataset, missing, self.planned(dataset, missing), self.has_room(dataset))
-        for at in range(0, len(missing), WANT_SHARD_SAMPLES):
-            part = missing[at : at + WANT_SHARD_SAMPLES]
+        each = max(WANT_SHARD_SAMPLES, -(-len(missing) // self._tasks.pool.size))
+        each = min(each, self._tasks.shard_samples_max(dataset))
+        for at in range(0, len(missing), each):
+            part = missing[at : at + each]
             self._tasks.put_urgent(Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True))
         return self._wants.add(dataset, reasons, wait_s)
 
