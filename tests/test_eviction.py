@@ -126,7 +126,7 @@ def test_patches_and_a_long_tail_come_within_two_points_of_the_optimum(
     seed: int, part: float, kind: str
 ) -> None:
     rng = np.random.default_rng(seed)
-    count, epochs = 100, 4
+    count, epochs = 300, 4  # with 100, a long tail is 2.8 points off for some seeds: too few reads
     if kind == "patches":  # each volume several times an epoch
         length = 3 * count
         parts = [rng.permutation(np.repeat(np.arange(count), 3)) for _ in range(epochs)]
