@@ -140,6 +140,15 @@ def deaf_to_ranges(answer: _Handler, body: bytes, etag: str) -> None:
     answer.wfile.write(body)
 
 
+def another_part(answer: _Handler, body: bytes, etag: str) -> None:
+    """As many bytes as were asked for, but not those."""
+    first, last = map(int, answer.headers["Range"].removeprefix("bytes=").split("-"))
+    count = last + 1 - first
+    start = 0 if first else 1
+    answer.begin(206, etag, count, {"Content-Range": f"bytes {start}-{start + count - 1}/{len(body)}"})
+    answer.wfile.write(body[start : start + count])
+
+
 def too_long(answer: _Handler, body: bytes, etag: str) -> None:
     answer.begin(200, etag, len(body) + 1)
     answer.wfile.write(body + b"!")

@@ -235,6 +235,7 @@ def test_a_large_object_comes_in_parts_and_each_byte_lies_where_it_belongs(serve
     for broken, kind in [
         (error(503, "SlowDown"), SourceBusy),
         (fault.deaf_to_ranges, SourceBusy),
+        (fault.another_part, SourceBusy),
         (fault.truncated, SourceBusy),
         (fault.another_version, SourceBusy),  # it says 200 where a part was asked for
     ]:

@@ -12,7 +12,7 @@ import pycurl
 from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
 
-from stager.errors import SourceBusy, StagerError
+from stager.errors import SourceBusy
 from stager.model import Fetched, ObjectInfo, SourceSpec, encode_key
 from stager.sources.curl_loop import CurlLoop, Get, Options
 from stager.sources.s3 import LIMITS, BotoSource, Limits
@@ -25,7 +25,7 @@ _DOTTED: Final = re.compile(r"(^|/)\.\.?(/|$)")
 PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
 
 _ANSWERED: Final = re.compile(
-    rb"^(etag|x-amz-checksum-[a-z0-9]+):([^\r\n]*)", re.I | re.M
+    rb"^(etag|content-range|x-amz-checksum-[a-z0-9]+):([^\r\n]*)", re.I | re.M
 )  # what is looked at
 
 # libcurl's errors, by the names of the table. All others: the connection broke.
@@ -70,14 +70,13 @@ class CurlSource:
     def _start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         try:
             endpoint = self._sign()
-        except StagerError as error:
+            key = quote(encode_key(self.reference.prefix + info.key), safe="/-_.~")
+            url = f"{endpoint}/{self.reference.bucket}/{key}"
+            headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *self._headers]
+            for get in _Object(self.reference, info, done).gets(url, headers, self._options_for):
+                self._loop.get(get)
+        except Exception as error:  # whatever it is: the loop has others to serve
             done(error)
-            return
-        key = quote(encode_key(self.reference.prefix + info.key), safe="/-_.~")
-        url = f"{endpoint}/{self.reference.bucket}/{key}"
-        headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *self._headers]
-        for get in _Object(self.reference, info, done).gets(url, headers, self._options_for):
-            self._loop.get(get)
 
     def _sign(self) -> str:
         """Have ready what proves who we are; return where to ask."""
@@ -123,7 +122,7 @@ class _Object:
         self._where = source.where(info)
         self._data = memoryview(bytearray(info.size))
         self._left = 0
-        self._error: StagerError | None = None
+        self._error: Exception | None = None
 
     def gets(self, url: str, headers: list[str], options_for: Callable[[int], Options]) -> list[Get]:
         size = self._info.size
@@ -134,20 +133,22 @@ class _Object:
         for start in starts:
             body = self._data[start : start + part_bytes]
             asked = [f"Range: bytes={start}-{start + len(body) - 1}"] if len(starts) > 1 else []
-            found.append(Get(url, [*headers, *asked], options_for(len(body)), body, self._came))
+            found.append(
+                Get(url, [*headers, *asked], options_for(len(body)), body, partial(self._came, start))
+            )
         return found
 
-    def _came(self, get: Get) -> None:
+    def _came(self, start: int, get: Get) -> None:
         self._left -= 1
         answered = get.answered(_ANSWERED)
         try:
-            self._check_part(get, answered)
-        except StagerError as error:
+            self._check_part(start, get, answered)
+        except Exception as error:
             self._error = self._error or error
         if self._left == 0:
             self._end(answered)
 
-    def _check_part(self, get: Get, answered: dict[str, str]) -> None:
+    def _check_part(self, start: int, get: Get, answered: dict[str, str]) -> None:
         if get.status >= 300:
             raise our_error(refusal_names(get), self._where, self._source.endpoint, reading=True)
         is_too_long = get.error == pycurl.E_WRITE_ERROR and get.came > len(get.body)
@@ -155,8 +156,9 @@ class _Object:
             names = [_NAMES.get(get.error, "ConnectionError")]
             raise our_error(names, self._where, self._source.endpoint, reading=True)
         is_part = len(get.body) < self._info.size
-        if is_part != (get.status == 206):
-            told = f"{self._where}: asked for {'a part' if is_part else 'all'}, the answer is {get.status}"
+        asked = f"bytes {start}-{start + len(get.body) - 1}/{self._info.size}" if is_part else None
+        if is_part != (get.status == 206) or answered.get("content-range") != asked:
+            told = f"{self._where}: the answer ({get.status}) is not the part that was asked for"
             raise SourceBusy(told, hint="is there a proxy that changes requests?")
         self._source.check.answer(self._where, self._info, answered.get("etag"), get.came, len(get.body))
 
@@ -171,7 +173,7 @@ class _Object:
                     # To read it again takes its time, and the loop has none.
                     threading.Thread(target=self._compare, name="compare", daemon=True).start()
                     return
-            except StagerError as error:
+            except Exception as error:
                 fetched = error
         self._done(fetched)
 
