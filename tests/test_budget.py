@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from images import encode, natural
 from making import image_folder
 from mounts import small_disk
 from running import Place
@@ -77,6 +78,17 @@ def finish(process: "subprocess.Popen[str]") -> list[int]:
     return [int(word) for word in out.split()]
 
 
+def slow_folder(root: Path, classes: int, per_class: int) -> None:
+    """An ImageFolder that takes long to stage, and little room: all are one image of three million pixels."""
+    image = root.with_suffix(".jpg")
+    image.write_bytes(encode(natural(2000, 1500), "JPEG"))
+    for label in range(classes):
+        folder = root / f"class{label:03d}"
+        folder.mkdir(parents=True)
+        for number in range(per_class):
+            (folder / f"{number:03d}.jpg").hardlink_to(image)
+
+
 class Watch(threading.Thread):
     """Looks ten times a second at what is used and what is free."""
 
@@ -109,7 +121,7 @@ class Watch(threading.Thread):
 def test_a_disk_that_another_program_fills_pauses_a_job_and_no_reader_and_the_limits_hold(
     tmp_path: Path,
 ) -> None:
-    image_folder(tmp_path / "source", 20, 80)  # 44 MB when staged
+    slow_folder(tmp_path / "source", 20, 80)  # 44 MB when staged
     with small_disk(tmp_path / "disk", "size=90m") as disk:
         place = Place(tmp_path).configure(table("pets", tmp_path / "source"), reserve="30MB", capacity="50MB")
         place.config.write_text(place.config.read_text().replace(str(place.cache), str(disk / "cache")))
@@ -136,7 +148,7 @@ def test_a_disk_that_another_program_fills_pauses_a_job_and_no_reader_and_the_li
             assert finish(reader) == []  # what is resident is read as if nothing had happened
             assert command.poll() is None
             others.unlink()
-            _, told = command.communicate(timeout=60)
+            _, told = command.communicate(timeout=120)
             watch.stop.set()
             watch.join()
             (tmp_path / "enough").touch()
