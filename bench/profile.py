@@ -22,6 +22,7 @@ from bench.harness import fresh_work
 from bench.peers.common import BATCH, SIDE
 from bench.process import end_all
 from bench.servers import DELAY_MS, environ, running_service, slow_s3
+from stager import native
 from stager.index import row_of, shard_of
 
 SAMPLES: Final = 512
@@ -150,17 +151,16 @@ def warm_read() -> Steps:
     words = reader.index.words[order[:BATCH]]
     shards = {number: reader._shard(number, 0) for number in set(shard_of(words).tolist())}
     places = [
-        (shards[number].descriptor(), room, starts[row])
-        for number, row, room in zip(
-            shard_of(words).tolist(), row_of(words).tolist(), rows.rooms, strict=True
-        )
+        (shards[number].descriptor(), starts[row])
+        for number, row in zip(shard_of(words).tolist(), row_of(words).tolist(), strict=True)
         if (starts := shards[number].starts("image"))
     ]
-    bare = cost(lambda place: os.preadv(*place), places * 64)
-    copy = cost(lambda _: np.copyto(rows.array, source), batches) / BATCH
+    files, offsets = zip(*places, strict=True)
+    bare = cost(lambda _: native.read_rows(files, offsets, range(BATCH), rows), batches) / BATCH
+    copy = cost(lambda _: np.copyto(rows, source), batches) / BATCH
     print(f"\n(the first touch of a sample takes {first - whole:.1f} us more: checksum, and opening shards;")
     print(f"a copy from memory to memory takes {copy:.1f} us)")
-    return [("index, shard, row: finding it", max(0.0, whole - bare)), ("preadv into the batch", bare)]
+    return [("index, shard, row: finding it", max(0.0, whole - bare)), ("pread into the batch", bare)]
 
 
 def augmented_read() -> Steps:

@@ -132,7 +132,7 @@ def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(
             return reader.visit(numbers, take)
         rows = pool.take()
         told = reader.fill(np.asarray(numbers), {"image": rows})
-        got.update(enumerate(rows.array.copy()))
+        got.update(enumerate(rows.copy()))
         return told
 
     assert look() == ([], [])

@@ -1,5 +1,6 @@
 """What every resizer promises: Pillow's pixels, of the part that is wanted, from many threads at once."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,7 @@ class ResizeContract:
     def resizer(self) -> Any:
         resizers = installed_resizers()
         if self.name not in resizers:
+            assert self.name != "native" or not os.environ.get("CI"), "stager/native.c was not compiled"
             pytest.skip(f"{self.name} is not installed")
         return resizers[self.name]
 
@@ -106,6 +108,19 @@ class ResizeContract:
             assert all(np.array_equal(got, want) for got, want in zip(together, alone * 8, strict=True))
 
 
+class TestNative(ResizeContract):
+    name = "native"
+
+    @pytest.mark.parametrize("sizes", SIZES, ids=str)
+    def test_pixels_are_those_of_pillow_to_the_last_bit(
+        self, resizer: Any, sizes: tuple[int, int, int, int]
+    ) -> None:
+        pixels = natural(*sizes[:2])
+        height, width, window = geometry(*sizes)
+        got = resizer(pixels, height, width, window)
+        assert np.array_equal(got, plain_pillow(pixels, height, width, window))
+
+
 class TestPillow(ResizeContract):
     name = "pillow"
 
@@ -119,13 +134,16 @@ class TestPillowSimd(ResizeContract):
 
 
 def test_the_fastest_resizer_that_is_installed_is_used() -> None:
-    fastest = next(name for name in ("pillow-simd", "torch", "pillow") if name in installed_resizers())
+    fastest = next(
+        name for name in ("native", "pillow-simd", "torch", "pillow") if name in installed_resizers()
+    )
     assert resizer_name() == fastest
 
 
-def test_pillow_does_without_torch() -> None:
+def test_pillow_does_without_torch_and_native_code() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
+        "from stager import native; native.library = None\n"
         "from stager.recipes.resize import resizer_name; print(resizer_name())"
     )
     result = subprocess.run(

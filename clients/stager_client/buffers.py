@@ -4,19 +4,10 @@ import mmap
 import threading
 import weakref
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-Room = list[memoryview]  # of one row, as os.preadv wants it
-
-
-class Buffer(NamedTuple):
-    """An array to be filled, and the bytes of each of its rows. `rooms` may be kept only with the array."""
-
-    array: npt.NDArray[Any]
-    rooms: list[Room]
 
 
 class BufferPool:
@@ -30,25 +21,20 @@ class BufferPool:
     def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self._count = int(np.prod(shape))
-        self._free: list[tuple[mmap.mmap, list[Room]]] = []
+        self._free: list[mmap.mmap] = []
         self._lock = threading.Lock()
         self.made = 0
 
-    def take(self) -> Buffer:
+    def take(self) -> npt.NDArray[Any]:
         with self._lock:
-            free = self._free.pop() if self._free else None
-            self.made += free is None
-        memory, rooms = free or self._make()
+            memory = self._free.pop() if self._free else None
+            self.made += memory is None
+        if memory is None:
+            memory = _memory(self._count * self.dtype.itemsize)
         # Its base is no array, so numpy's views of it refer to it, and not past it to the memory.
         flat = np.frombuffer(memory, self.dtype, self._count)
-        weakref.finalize(flat, self._free.append, (memory, rooms))
-        return Buffer(flat.reshape(self.shape), rooms)
-
-    def _make(self) -> tuple[mmap.mmap, list[Room]]:
-        row_bytes = self._count // max(self.shape[0], 1) * self.dtype.itemsize
-        memory = _memory(self._count * self.dtype.itemsize)
-        whole = memoryview(memory)
-        return memory, [[whole[at * row_bytes :][:row_bytes]] for at in range(self.shape[0])]
+        weakref.finalize(flat, self._free.append, memory)
+        return flat.reshape(self.shape)
 
 
 def _memory(size_bytes: int) -> mmap.mmap:

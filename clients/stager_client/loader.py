@@ -241,8 +241,7 @@ class BatchLoader:
         return order
 
     def _assemble(self, positions: Numbers, seed: int, epoch: int, stopped: threading.Event) -> Batch:
-        buffers = {name: pool.take() for name, pool in self.pools.items()}
-        fields = {name: buffer.array[: len(positions)] for name, buffer in buffers.items()}
+        fields = {name: pool.take()[: len(positions)] for name, pool in self.pools.items()}
         uniforms: list[list[float]] = []
         if self.chain:
             key_hashes = self.samples.reader.manifest.key_hashes[self.samples.numbers[positions]]
@@ -250,7 +249,7 @@ class BatchLoader:
         if self.chain and not self._augment_later:
             missed = self._augment(self.chain, positions, uniforms, fields[IMAGE], stopped)
         else:
-            missed = self.samples.fill(positions, buffers, stopped)
+            missed = self.samples.fill(positions, fields, stopped)
         return Batch(fields, self.samples.labels[positions], positions, missed, uniforms)
 
     def _augment(

@@ -1,6 +1,5 @@
 """Reads staged samples: index word, shard, row. A hit calls nobody."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stager import native
 from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
 from stager.errors import SampleError, ShardCorrupt, ShardError, StagerError
 from stager.index import (
@@ -23,12 +23,14 @@ from stager.index import (
 from stager.manifest import Manifest
 from stager.model import Arrays, Field, Numbers, ShardReader, checksum_of
 from stager.shards import FORMATS, open_shard
-from stager_client.buffers import Buffer
 
 Missing = list[int]  # places of samples that are not (or no longer) resident
 Corrupt = list[int]  # places of samples whose bytes are not what was staged
 
 NOT_READ = (ShardError, OSError, LookupError)  # whatever it is: `visit` looks again, and tells
+FRESH_ROWS = 8  # are read together and then checked, while they are in the CPU's cache
+
+Batches = Mapping[str, npt.NDArray[Any]]  # of each field, a row for each sample
 
 
 class Reader:
@@ -89,8 +91,8 @@ class Reader:
             corrupt = [at for at in corrupt if at not in moved]
         return missing, corrupt
 
-    def fill(self, numbers: Numbers, out: Mapping[str, Buffer]) -> tuple[Missing, Corrupt]:
-        """Read each resident sample into its row of the buffers; return the others' places.
+    def fill(self, numbers: Numbers, out: Batches) -> tuple[Missing, Corrupt]:
+        """Read each resident sample into its row of the arrays; return the others' places.
 
         Where rows are of one size they are read to where they belong; the rest goes by `visit`.
         """
@@ -100,63 +102,78 @@ class Reader:
 
         def take(at: int, arrays: Arrays) -> None:
             for name, array in arrays.items():
-                out[name].array[rest[at]] = array
+                out[name][rest[at]] = array
 
         missing, corrupt = self.visit(numbers[rest].tolist(), take)
         return [rest[at] for at in missing], [rest[at] for at in corrupt]
 
-    def _fill_fixed(self, numbers: Numbers, out: Mapping[str, Buffer]) -> list[int]:
+    def _fill_fixed(self, numbers: Numbers, out: Batches) -> list[int]:
         """Read rows that are all of one size; return the places of those that `visit` must look at."""
         if self.index.evictions != self._evictions:
             self._drop_evicted()
         words = self.index.words[numbers]  # a copy: they change under us
         resident = is_resident(words)
         known = (words == self._checked[numbers]) & resident
-        rest = np.flatnonzero(~resident).tolist()
-        rest += self._fill_fresh(numbers, words, np.flatnonzero(resident & ~known).tolist(), out)
-        rest += self._fill_known(words, known.tolist(), out)
-        moved = np.flatnonzero(self.index.words[numbers] != words)  # after the copies: see shards/holes
-        return sorted({*rest, *moved.tolist()})
-
-    def _fill_fresh(
-        self, numbers: Numbers, words: Words, places: list[int], out: Mapping[str, Buffer]
-    ) -> list[int]:
-        """Read what was not read before and check it there; return the places of what is not right."""
-        rest: list[int] = []
-        shards, formats, rows = shard_of(words).tolist(), format_of(words).tolist(), row_of(words).tolist()
-        for at in places:
-            row = rows[at]
-            try:
-                shard = self._shard(shards[at], formats[at])
-                descriptor, columns = self._opened[shards[at]]
-                for starts, (name, row_bytes) in zip(columns, self._columns, strict=True):
-                    if os.preadv(descriptor(), out[name].rooms[at], starts[row]) != row_bytes:
-                        raise ShardCorrupt(f"a shard of {self.record.spec.name} has no whole row {row}")
-                arrays = {name: out[name].array[at, ...] for name, _ in self._columns}
-                self._check(int(numbers[at]), shard, row, words[at], arrays)
-            except NOT_READ:
-                rest.append(at)
-        return rest
-
-    def _fill_known(self, words: Words, known: list[bool], out: Mapping[str, Buffer]) -> list[int]:
-        """Read what was found right before; return the places of what cannot be read.
-
-        This loop is what a sample costs beside the copy: about a microsecond.
-        """
-        rest: list[int] = []
         shards, rows = shard_of(words).tolist(), row_of(words).tolist()
-        opened, preadv = self._opened, os.preadv
-        for column, (name, row_bytes) in enumerate(self._columns):
-            rooms = out[name].rooms
-            for at, (is_known, shard, row) in enumerate(zip(known, shards, rows, strict=True)):
-                if is_known:
-                    try:
-                        descriptor, columns = opened[shard]
-                        if preadv(descriptor(), rooms[at], columns[column][row]) != row_bytes:
-                            rest.append(at)
-                    except NOT_READ:
-                        rest.append(at)
-        return rest
+        rest = set(np.flatnonzero(~resident).tolist())
+        rest |= self._read(np.flatnonzero(known).tolist(), shards, rows, out)
+        fresh = np.flatnonzero(resident & ~known).tolist()
+        rest |= self._open(fresh, shards, format_of(words).tolist())
+        fresh = [at for at in fresh if at not in rest]
+        for part in (fresh[at : at + FRESH_ROWS] for at in range(0, len(fresh), FRESH_ROWS)):
+            lost = self._read(part, shards, rows, out)
+            came = [at for at in part if at not in lost]
+            rest |= lost | self._wrong(came, numbers, words, shards, rows, out)
+        rest.update(np.flatnonzero(self.index.words[numbers] != words).tolist())  # see shards/holes
+        return sorted(rest)
+
+    def _open(self, places: list[int], shards: list[int], formats: list[int]) -> set[int]:
+        """Open the shards that these samples are in; return the places of those whose shard cannot be."""
+        lost: set[int] = set()
+        for at in places:
+            try:
+                self._shard(shards[at], formats[at])
+            except NOT_READ:
+                lost.add(at)
+        return lost
+
+    def _read(self, places: list[int], shards: list[int], rows: list[int], out: Batches) -> set[int]:
+        """Read rows of open shards to their places; return the places of what cannot be read."""
+        lost: set[int] = set()
+        opened = self._opened
+        for column, (name, _) in enumerate(self._columns):
+            found, files, offsets = [], [], []
+            for at in places:
+                try:
+                    descriptor, columns = opened[shards[at]]
+                    offset, file = columns[column][rows[at]], descriptor()
+                except NOT_READ:
+                    lost.add(at)
+                else:
+                    found.append(at)
+                    files.append(file)
+                    offsets.append(offset)
+            lost.update(native.read_rows(files, offsets, found, out[name]))
+        return lost
+
+    def _wrong(
+        self,
+        places: list[int],
+        numbers: Numbers,
+        words: Words,
+        shards: list[int],
+        rows: list[int],
+        out: Batches,
+    ) -> set[int]:
+        """The places of samples that were read and do not match their checksum."""
+        wrong: set[int] = set()
+        for at in places:
+            try:
+                arrays = {name: out[name][at, ...] for name, _ in self._columns}
+                self._check(int(numbers[at]), self._shards[shards[at]], rows[at], words[at], arrays)
+            except NOT_READ:
+                wrong.add(at)
+        return wrong
 
     def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:
         if row >= len(shard):

@@ -4,7 +4,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +18,7 @@ from stager.errors import NoService, ShardCorrupt, StagerError, UsageError, Wait
 from stager.index import is_failed
 from stager.model import Arrays, Field, Numbers, canonical_json, digest_of
 from stager.subset import Subset, draw
-from stager_client.buffers import Buffer
-from stager_client.reader import Reader
+from stager_client.reader import Batches, Reader
 from stager_client.session import Session
 
 Take = Callable[[int, Arrays], None]
@@ -90,7 +89,7 @@ class StagedSamples:
         self.session.count(len(positions), reasons, waited_s, self.numbers[np.asarray(positions, np.int64)])
         return [found[at] for at in range(len(positions))]
 
-    def fill(self, positions: Positions, out: Mapping[str, Buffer], stopped: threading.Event) -> Reasons:
+    def fill(self, positions: Positions, out: Batches, stopped: threading.Event) -> Reasons:
         """Read the samples at these positions into buffers, row by row; say why any had to be waited for.
 
         For threads that work ahead: the caller counts. `stopped`: nobody waits any more.
@@ -101,8 +100,8 @@ class StagedSamples:
             return {}
 
         def take(at: int, arrays: Arrays) -> None:
-            for name, buffer in out.items():
-                buffer.array[at] = arrays[name]
+            for name, rows in out.items():
+                rows[at] = arrays[name]
 
         return self._wait(numbers.tolist(), missing, corrupt, take, stopped)
 

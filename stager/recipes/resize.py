@@ -1,7 +1,8 @@
 """Antialiased bilinear resizing of the part that is wanted, by the fastest means at hand.
 
-Whoever does it, the pixels are those of Pillow 13's `resize((width, height), BILINEAR)`, a few of them a
-level or two off: pillow-simd and torch weigh in 15 bits, Pillow in 22.
+Whoever does it, the pixels are those of Pillow 13's `resize((width, height), BILINEAR)`. Those of our own
+code are to the last bit; of others, a few are a level or two off: pillow-simd and torch weigh in 15 bits,
+Pillow in 22.
 """
 
 import math
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from stager import native
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,23 +48,23 @@ def resize(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
 
 
 def resizer_name() -> str:
-    """pillow-simd, torch or pillow: what `resize` uses on this machine."""
+    """native, pillow-simd, torch or pillow: what `resize` uses on this machine."""
     return _chosen()[0]
 
 
 def installed_resizers() -> dict[str, Resizer]:
     """Every resizer that works on this machine, the fastest first."""
-    resizers: dict[str, Resizer] = {}
-    if _torch() is not None:
-        resizers["torch"] = resize_by_torch
-    if _pillow_is_simd():
-        return {"pillow-simd": resize_by_pillow} | resizers
-    return resizers | {"pillow": resize_by_pillow}
+    by_pillow: dict[str, Resizer] = {"pillow-simd" if _pillow_is_simd() else "pillow": resize_by_pillow}
+    by_torch: dict[str, Resizer] = {"torch": resize_by_torch} if _torch() is not None else {}
+    by_native: dict[str, Resizer] = {"native": resize_by_native} if native.library else {}
+    return by_native | (by_pillow | by_torch if _pillow_is_simd() else by_torch | by_pillow)
 
 
 @cache
 def _chosen() -> tuple[str, Resizer]:
-    if _pillow_is_simd():  # asked first: importing torch takes seconds
+    if native.library:  # asked first: importing torch takes seconds
+        return "native", resize_by_native
+    if _pillow_is_simd():
         return "pillow-simd", resize_by_pillow
     return next(iter(installed_resizers().items()))
 
@@ -80,6 +83,12 @@ def _torch() -> Any:
     except (ImportError, OSError):  # OSError: it is installed, but one of its libraries is not
         return None
     return torch
+
+
+def resize_by_native(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
+    """Resize only what the window needs."""
+    is_down_first = _goes_down_first(pixels, height, width)
+    return native.resize_rgb(np.ascontiguousarray(pixels), (height, width), window, is_down_first)
 
 
 def resize_by_torch(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
