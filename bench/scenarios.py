@@ -18,6 +18,7 @@ IN_FLIGHT: Final = (64, 128, 256)
 BUDGET_EPOCHS: Final = 5
 BUDGET_MEMORY: Final = "12MB"  # for what does not fit; more would be a cache of its own
 S3TORCH_WORKERS: Final = 16  # one GET at a time each: with two, it reads 53 samples/s
+BARE_LOOP, OWN_LOOP, SOURCE = "bare loop", "bare loop, stager's own", "source"
 RECIPE_256: Final = "resize = 256\ncrop = 256"
 
 
@@ -27,7 +28,7 @@ RECIPE_256: Final = "resize = 256\ncrop = 256"
 def prepare(bench: Bench) -> None:
     data = bench.data.first(bench.scale.cold_samples)
     entries = [
-        Entry("bare loop", "limit", partial(bench.ours, "decode", **bench.task(data))),
+        *bare_loops(bench, data),
         Entry("stager", "stager", partial(stage, bench, data)),
     ]
     for peer in bench.peers(*WRITERS):
@@ -35,11 +36,21 @@ def prepare(bench: Bench) -> None:
     bench.alternate("prepare", entries, rounds=min(2, bench.scale.rounds))
 
 
+def bare_loops(bench: Bench, data: Data) -> list[Entry]:
+    """The recipe on all cores, from memory: by libraries alone, as anybody can have it, and as stager has it."""
+    task = bench.task(data)
+    return [
+        Entry(BARE_LOOP, "limit", partial(bench.ours, "decode", **task, is_native=False)),
+        Entry(OWN_LOOP, "limit", partial(bench.ours, "decode", **task, is_native=True)),
+    ]
+
+
 def stage(bench: Bench, data: Data) -> Answer:
     """A prefetch of everything into an empty cache, from an S3 server that is not slow."""
     root = bench.work / "prepare"
     shutil.rmtree(root, ignore_errors=True)
     with slow_s3(data.objects()) as s3, running_service(root, s3.endpoint_url) as service:
+        bench.back_memory(data)
         before = cpu_s(service.pid)
         told = service.prefetch()
         used_s = cpu_s(service.pid) - before
@@ -89,15 +100,15 @@ def cold(bench: Bench) -> None:
     data = bench.data.first(bench.scale.cold_samples)
     task = bench.task(data, verb="cold")
     entries = [
-        Entry("bare loop", "limit", partial(bench.ours, "decode", **bench.task(data))),
-        Entry("source", "limit", partial(source_limit, bench, data)),
+        *bare_loops(bench, data),
+        Entry(SOURCE, "limit", partial(source_limit, bench, data)),
         Entry("stager", "stager", partial(cold_stager, bench, data)),
     ]
     for peer in bench.peers(*COLD_PEERS):
         for store in ("jpeg", "raw"):
             who = f"{peer.peer.title}, {store if store == 'raw' else 'JPEG'} shards"
             run = partial(cold_shards, bench, peer, store, data, task)
-            entries.append(Entry(who, peer.peer.name, run, rounds=2))
+            entries.append(Entry(who, peer.peer.name, run, rounds=1))
     for peer in bench.peers("s3torchconnector"):
         who = f"s3torchconnector, JPEG, {S3TORCH_WORKERS} workers"
         run = partial(cold_objects, bench, peer, data, task)
@@ -112,7 +123,7 @@ def cold(bench: Bench) -> None:
 def _lower_limit(rows: list[Row]) -> Row:
     """Epoch 0 cannot beat the slower of source and decoding."""
     limit = Row("cold", "min(source, bare loop)", "limit")
-    pairs = zip(*(row.figures.get("rate", []) for row in rows if row.peer == "limit"), strict=False)
+    pairs = zip(*(row.figures.get("rate", []) for row in rows if row.who in (BARE_LOOP, SOURCE)), strict=False)
     limit.figures["rate"] = [min(pair) for pair in pairs]
     return limit
 
@@ -132,6 +143,7 @@ def cold_stager(bench: Bench, data: Data) -> Answer:
         running_service(root, s3.endpoint_url) as service,
     ):
         config = service.environ()["STAGER_CONFIG"]
+        bench.back_memory(data)
         before = cpu_s(service.pid)
         answer = bench.ours("cold", **bench.task(data), workers=2, env={"STAGER_CONFIG": config})
         answer = with_stats(answer, s3) | {"service_memory_mb": service.peak_mb}
@@ -160,6 +172,7 @@ def cold_shards(bench: Bench, peer: Environment, store: str, data: Data, task: d
         }
         more |= {"store": store, "cache": str(cache), "workers": 2}
         env = {"S3_ENDPOINT_URL": s3.endpoint_url, "AWS_ENDPOINT_URL": s3.endpoint_url}
+        bench.back_memory(data)
         answer = with_stats(bench.run(peer.peer.module, peer.python, task | more, **env), s3)
     shutil.rmtree(cache, ignore_errors=True)
     if not answer.get("problem") and store == "raw":

@@ -1,10 +1,11 @@
 """The durable record of data sets, shards, failures, jobs and counts. All the SQL there is."""
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from stager.rows import DatasetRow, FailureRow, Holdings, LossRow, ShardRow
 from stager.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 SHARD_NUMBERS_AHEAD: Final = 4096
+LOG_BYTES: Final = 32 + 1100 * (24 + 4096)  # the 1,000 pages after which SQLite empties it, and some more
 READERS_KEPT_S: Final = 7 * 86_400.0
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
@@ -74,6 +76,15 @@ class Catalog:
             )
         elif self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise CatalogBroken("quick_check failed")
+        self._allocate_log()
+
+    def _allocate_log(self) -> None:
+        """Take the disk that the log will need now: when the disk is full, it shall not grow.
+
+        SQLite begins again at its start once it has so many pages, reads what is valid, and no more.
+        """
+        with suppress(OSError), self._path.with_name(f"{self._path.name}-wal").open("r+b") as log:
+            os.posix_fallocate(log.fileno(), 0, LOG_BYTES)
 
     def close(self) -> None:
         self._db.close()

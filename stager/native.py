@@ -30,7 +30,7 @@ def _declare(library: CDLL) -> CDLL:
     return library
 
 
-library: Final = _load()
+library = _load()
 
 
 def read_rows(

@@ -108,9 +108,14 @@ def copy(task: Task) -> Answer:
 
 
 def decode(task: Task) -> Answer:
-    """The recipe on all cores, from memory and with nothing kept: what staging cannot beat."""
+    """The recipe on all cores, from memory and with nothing kept; `is_native`: with what stager has in C."""
+    from stager import native
     from stager.recipes import open_recipe
+    from stager.recipes.resize import resizer_name
 
+    if not task["is_native"]:
+        native.library = None
+    assert resizer_name() == ("native" if task["is_native"] else "torch")
     recipe = open_recipe({"kind": "image"})
     raws = [memoryview(Path(path).read_bytes()) for path, _ in paths(task)]
     recipe.prepare(raws[0])
