@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 
 # An environment is as good as the files it was made from, and it cannot be moved: both are in its stamp's name.
 # So a set-up that is done asks for no network, whatever git does to the times of files.
-MADE_FROM := $(shell { pwd; cat pyproject.toml constraints.txt stager/native.c; } | cksum | tr ' ' '-')
+MADE_FROM := $(shell { pwd; cat pyproject.toml constraints.txt stager/*.[ch]; } | cksum | tr ' ' '-')
 STAMP := .venv/.made-$(MADE_FROM)
 SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
@@ -74,7 +74,7 @@ distclean: clean ## remove the environments too
 	rm -rf .venv .venv-simd .venv-tf .bench
 
 $(STAMP):
-	$(call debian,strace systemd gcc libc6-dev)
+	$(call debian,strace systemd gcc libc6-dev libjpeg-dev)
 	$(call environment,.venv)
 	@rm -f .venv/.made-* && touch $@
 

@@ -37,7 +37,7 @@ def prepare(bench: Bench) -> None:
 
 
 def bare_loops(bench: Bench, data: Data) -> list[Entry]:
-    """The recipe on all cores, from memory: by libraries alone, as anybody can have it, and as stager has it."""
+    """The recipe on all cores, from memory: by libraries alone, as anybody has them, and as stager has it."""
     task = bench.task(data)
     return [
         Entry(BARE_LOOP, "limit", partial(bench.ours, "decode", **task, is_native=False)),
@@ -123,7 +123,9 @@ def cold(bench: Bench) -> None:
 def _lower_limit(rows: list[Row]) -> Row:
     """Epoch 0 cannot beat the slower of source and decoding."""
     limit = Row("cold", "min(source, bare loop)", "limit")
-    pairs = zip(*(row.figures.get("rate", []) for row in rows if row.who in (BARE_LOOP, SOURCE)), strict=False)
+    pairs = zip(
+        *(row.figures.get("rate", []) for row in rows if row.who in (BARE_LOOP, SOURCE)), strict=False
+    )
     limit.figures["rate"] = [min(pair) for pair in pairs]
     return limit
 

@@ -180,5 +180,5 @@ def _wait_until_idle(pid: int) -> None:
 
 def _watch_memory(service: Service, stopped: threading.Event) -> None:
     """Note the most that the service and its workers have taken."""
-    while not stopped.wait(0.25):
+    while not stopped.wait(1.0):  # to look takes time, which is the service's
         service.peak_mb = max(service.peak_mb, memory_mb(service.pid)["all"])

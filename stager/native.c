@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "native.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -44,23 +47,9 @@ void stager_read_rows(int64_t rows, const int32_t *descriptors, const int64_t *o
 
 #define WEIGHT_BITS 22
 #define HALF (1 << (WEIGHT_BITS - 1))
-#define CHANNELS 3
 #define TAPS 4   /* inputs that are weighed together in the pass across: 12 bytes, of 16 that are read */
-#define SLACK 16 /* bytes behind a row that the pass across may read, if they are there: it is faster then */
 
-/* What one axis weighs: output i is the sum of `count` inputs from `first` on. */
-typedef struct {
-    int64_t first, count;
-    int32_t *weights; /* as many as the axis has taps; those beyond `count` are 0 */
-} Output;
-
-typedef struct {
-    int64_t outputs, taps;
-    Output *output;
-    int32_t *weights;
-} Axis;
-
-static int weigh_axis(Axis *axis, int64_t inputs, int64_t all_outputs, int64_t begin, int64_t outputs)
+int stager_weigh_axis(Axis *axis, int64_t inputs, int64_t all_outputs, int64_t begin, int64_t outputs)
 {
     double scale = (double)inputs / (double)all_outputs, support = scale < 1.0 ? 1.0 : scale;
     axis->outputs = outputs;
@@ -92,7 +81,7 @@ static int weigh_axis(Axis *axis, int64_t inputs, int64_t all_outputs, int64_t b
 }
 
 /* Make the part of the inputs that is needed all there is: return where it begins, and how long it is. */
-static int64_t take_part(Axis *axis, int64_t *length)
+int64_t stager_take_part(Axis *axis, int64_t *length)
 {
     Output *last = &axis->output[axis->outputs - 1];
     int64_t begin = axis->output[0].first;
@@ -102,7 +91,7 @@ static int64_t take_part(Axis *axis, int64_t *length)
     return begin;
 }
 
-static void forget_axis(Axis *axis)
+void stager_forget_axis(Axis *axis)
 {
     free(axis->output);
     free(axis->weights);
@@ -123,7 +112,7 @@ __attribute__((target("avx2"))) static inline __m256i add_pixels(__m256i sums, _
     return sums;
 }
 
-/* As pass_across below, two rows at a time; the last of an odd number is done twice. A load begins at a pixel
+/* As stager_pass_across below, two rows at a time; the last of an odd number is done twice. A load begins at a pixel
    that is needed, and has 16 bytes. */
 __attribute__((target("avx2"))) static void pass_across_avx2(const Axis *axis, const uint8_t *source,
                                                              int64_t stride, int64_t rows, uint8_t *out,
@@ -154,7 +143,7 @@ __attribute__((target("avx2"))) static void pass_across_avx2(const Axis *axis, c
 }
 #endif
 
-static void pass_across(const Axis *axis, const uint8_t *source, int64_t stride, int64_t rows, int has_slack,
+void stager_pass_across(const Axis *axis, const uint8_t *source, int64_t stride, int64_t rows, int has_slack,
                         uint8_t *out, int64_t out_stride)
 {
 #ifdef __x86_64__
@@ -180,7 +169,7 @@ static void pass_across(const Axis *axis, const uint8_t *source, int64_t stride,
 
 /* `sums` has room for a row of `bytes`. */
 FOR_EACH_CPU
-static void pass_down(const Axis *axis, const uint8_t *source, int64_t stride, int64_t bytes, int32_t *sums,
+void stager_pass_down(const Axis *axis, const uint8_t *source, int64_t stride, int64_t bytes, int32_t *sums,
                       uint8_t *out, int64_t out_stride)
 {
     for (int64_t i = 0; i < axis->outputs; i++, out += out_stride) {
@@ -208,12 +197,12 @@ int stager_resize(const uint8_t *source, int64_t height, int64_t width, int64_t 
     uint8_t *middle = NULL, *last = NULL;
     int32_t *sums = NULL;
     int result = -1;
-    if (weigh_axis(&down, height, to_height, top, window_height) ||
-        weigh_axis(&across, width, to_width, left, window_width))
+    if (stager_weigh_axis(&down, height, to_height, top, window_height) ||
+        stager_weigh_axis(&across, width, to_width, left, window_width))
         goto done;
 
     int64_t rows, columns, stride = width * CHANNELS, out_stride = window_width * CHANNELS;
-    int64_t first_row = take_part(&down, &rows), first_column = take_part(&across, &columns);
+    int64_t first_row = stager_take_part(&down, &rows), first_column = stager_take_part(&across, &columns);
     const uint8_t *part = source + first_row * stride + first_column * CHANNELS;
     int64_t part_stride = columns * CHANNELS; /* of what the window needs of a row */
     middle = malloc((size_t)((is_down_first ? window_height * part_stride : rows * out_stride) + SLACK));
@@ -222,14 +211,14 @@ int stager_resize(const uint8_t *source, int64_t height, int64_t width, int64_t 
     if (!middle || !last || !sums)
         goto done;
     if (is_down_first) {
-        pass_down(&down, part, stride, part_stride, sums, middle, part_stride);
-        pass_across(&across, middle, part_stride, window_height, 1, out, out_stride);
+        stager_pass_down(&down, part, stride, part_stride, sums, middle, part_stride);
+        stager_pass_across(&across, middle, part_stride, window_height, 1, out, out_stride);
     } else {
         /* Behind each row is the next, but there may be nothing behind the last: it is read from a copy. */
-        pass_across(&across, part, stride, rows - 1, stride >= SLACK, middle, out_stride);
+        stager_pass_across(&across, part, stride, rows - 1, stride >= SLACK, middle, out_stride);
         memcpy(last, part + (rows - 1) * stride, (size_t)part_stride);
-        pass_across(&across, last, 0, 1, 1, middle + (rows - 1) * out_stride, 0);
-        pass_down(&down, middle, out_stride, out_stride, sums, out, out_stride);
+        stager_pass_across(&across, last, 0, 1, 1, middle + (rows - 1) * out_stride, 0);
+        stager_pass_down(&down, middle, out_stride, out_stride, sums, out, out_stride);
     }
     result = 0;
 
@@ -237,7 +226,7 @@ done:
     free(middle);
     free(last);
     free(sums);
-    forget_axis(&down);
-    forget_axis(&across);
+    stager_forget_axis(&down);
+    stager_forget_axis(&across);
     return result;
 }

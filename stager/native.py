@@ -12,13 +12,21 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+Pixels = npt.NDArray[np.uint8]  # height, width, 3
+Size = tuple[int, int]  # height, width
+Window = tuple[int, int, int, int]  # top, left, height, width of a resized image, the part that is wanted
+
+
+NAMES: Final = ("_native_jpeg", "_native")  # with libjpeg-turbo, and without
+
 
 def _load() -> CDLL | None:
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_native{suffix}")
-        if path.exists():
-            with suppress(OSError):  # made for another machine
-                return _declare(ctypes.CDLL(str(path)))
+    for name in NAMES:
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = Path(__file__).with_name(name + suffix)
+            if path.exists():
+                with suppress(OSError):  # made for another machine, or libjpeg-turbo is gone
+                    return _declare(ctypes.CDLL(str(path)))
     return None
 
 
@@ -27,10 +35,18 @@ def _declare(library: CDLL) -> CDLL:
     library.stager_read_rows.restype = None
     library.stager_resize.argtypes = (c_void_p, *[c_int64] * 8, c_int, c_void_p)
     library.stager_resize.restype = c_int
+    with suppress(AttributeError):
+        library.stager_decode_resized.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
+        library.stager_decode_resized.restype = c_int
     return library
 
 
 library = _load()
+
+
+def decodes_jpeg() -> bool:
+    """Whether it was compiled with libjpeg-turbo."""
+    return library is not None and hasattr(library, "stager_decode_resized")
 
 
 def read_rows(
@@ -79,25 +95,36 @@ def _read_rows_one_by_one(
     return lost
 
 
-def resize_rgb(
-    pixels: npt.NDArray[np.uint8],
-    size: tuple[int, int],
-    window: tuple[int, int, int, int],
-    is_down_first: bool,
-) -> npt.NDArray[np.uint8]:
-    """Pillow's bilinear resize to `size`, height and width, of which the window is wanted: top, left, size.
-
-    Only where it was compiled. The pixels are contiguous, and the window is inside of the resized image.
-    """
+def resize_rgb(pixels: Pixels, to: Size, window: Window, is_down_first: bool) -> Pixels:
+    """Pillow's bilinear resize of RGB pixels, which are contiguous. Only where it was compiled."""
     assert library is not None
     assert pixels.flags.c_contiguous
     assert pixels.ndim == 3
     assert pixels.shape[2] == 3
+    out = _room_for(to, window)
+    source, target = pixels.ctypes.data, out.ctypes.data
+    if library.stager_resize(source, *pixels.shape[:2], *to, *window, int(is_down_first), target):
+        raise MemoryError("no memory to resize an image")
+    return out
+
+
+def decode_resized(data: memoryview, size: Size, to: Size, window: Window) -> Pixels | None:
+    """Decode a JPEG of this size and resize it, across first. Only if `decodes_jpeg`.
+
+    None: it is damaged, has another size, or is of a kind that is not for us.
+    """
+    assert library is not None
+    out = _room_for(to, window)
+    address = np.frombuffer(data, np.uint8).ctypes.data
+    result = library.stager_decode_resized(address, len(data), *size, *to, *window, out.ctypes.data)
+    if result < 0:
+        raise MemoryError("no memory to decode an image")
+    return out if result == 0 else None
+
+
+def _room_for(size: Size, window: Window) -> Pixels:
+    """Room for the window of an image of this size, which it must be inside of."""
     top, left, height, width = window
     assert 0 <= top < top + height <= size[0]
     assert 0 <= left < left + width <= size[1]
-    out = np.empty((height, width, 3), np.uint8)
-    source, target = pixels.ctypes.data, out.ctypes.data
-    if library.stager_resize(source, *pixels.shape[:2], *size, *window, int(is_down_first), target):
-        raise MemoryError("no memory to resize an image")
-    return out
+    return np.empty((height, width, 3), np.uint8)

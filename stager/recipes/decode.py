@@ -1,7 +1,9 @@
 """An image's bytes become upright RGB pixels, or a SampleError says why not.
 
 JPEG is simplejpeg's: faster than Pillow, and strict where Pillow makes up what is damaged. All else is
-Pillow's. The bytes say what an image is, never its name.
+Pillow's. The bytes say what an image is, never its name. Where our own code was compiled, a plain JPEG of
+which a part is wanted, smaller, is decoded no further than that part needs; if it is in any way special or
+wrong, it goes the long way, which also says what is wrong.
 """
 
 import io
@@ -15,8 +17,9 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
+from stager import native
 from stager.errors import SampleError
-from stager.recipes.resize import Pixels
+from stager.recipes.resize import Pixels, Target, goes_down_first
 
 # Pillow knows the last two once they are imported. By itself it would import the forty others as well.
 RARE: Final = (TiffImagePlugin.TiffImageFile.format, WebPImagePlugin.WebPImageFile.format)
@@ -31,8 +34,11 @@ ENDS_EARLY: Final = re.compile("truncated|premature end of (jpeg|input)|reached 
 # Pillow warns where we raise, or do not mind.
 HUSH: Final[Any] = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
+INKS: Final = ("CMYK", "YCCK")
+
 # What turns an image upright, by its EXIF orientation.
-TURNS: Final[dict[Any, Callable[[Pixels], Pixels]]] = {
+Turn = Callable[[Pixels], Pixels]
+TURNS: Final[dict[Any, Turn]] = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
     4: lambda pixels: pixels[::-1],
@@ -68,6 +74,24 @@ def decode_at_least(data: memoryview, max_pixels: int, shorter: int) -> Decoded:
         raise _sample_error(bytes(data), error) from error
 
 
+def decode_resized(
+    data: memoryview, max_pixels: int, target_of: Callable[[int, int], Target]
+) -> Pixels | None:
+    """The window, with the pixels that a whole decode and `resize` would give it; None: go the long way."""
+    if not native.decodes_jpeg() or bytes(data[: len(JPEG)]) != JPEG or _turn_of(data):
+        return None
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+    except (ValueError, KeyError):
+        return None
+    target = target_of(height, width)
+    to = target.height, target.width
+    is_plain = colours not in INKS and to != (height, width) and not goes_down_first((height, width), to)
+    if not is_plain or max(height * width, target.height * target.width) > max_pixels:
+        return None
+    return native.decode_resized(data, (height, width), to, target.window)
+
+
 def _whole(pixels: Pixels) -> Decoded:
     return Decoded(np.ascontiguousarray(pixels), *pixels.shape[:2])
 
@@ -78,19 +102,25 @@ def _decode_jpeg(raw: memoryview, max_pixels: int, shorter: int) -> Decoded:
     except (ValueError, KeyError):  # a header with something rare in it, or cut short: Pillow knows which
         return _whole(_decode_by_pillow(raw, max_pixels))
     _refuse_bomb(width, height, max_pixels)
-    if colours in ("CMYK", "YCCK"):
+    turn = _turn_of(raw)
+    if colours in INKS:
         inks = 255 - simplejpeg.decode_jpeg(raw, "CMYK")  # stored inverted, as Adobe does
         pixels = np.array(Image.frombytes("CMYK", (width, height), inks.tobytes()).convert("RGB"))
-    elif shorter and min(height, width) >= 2 * shorter and not _may_be_turned(raw):
+    elif shorter and min(height, width) >= 2 * shorter and not turn:
         # By less than half it would cost more than it saves: only halves have fast code.
         scaled = simplejpeg.decode_jpeg(raw, "RGB", min_height=shorter, min_width=shorter, min_factor=2.0)
         return Decoded(scaled, height, width)
     else:
         pixels = simplejpeg.decode_jpeg(raw, "RGB")
+    return _whole(turn(pixels) if turn else pixels)
+
+
+def _turn_of(raw: memoryview) -> Turn | None:
+    """What turns a JPEG upright, if it is not."""
     if _may_be_turned(raw):
         with suppress(Exception), _open(raw) as image:  # a block that Pillow cannot read turns nothing
-            pixels = _upright(pixels, image)
-    return _whole(pixels)
+            return _turn_by_exif(image)
+    return None
 
 
 def _may_be_turned(raw: memoryview) -> bool:
@@ -115,7 +145,8 @@ def _decode_by_pillow(raw: memoryview, max_pixels: int) -> Pixels:
         image.load()
         pixels = _rgb(image)
         with suppress(Exception):
-            pixels = _upright(pixels, image)
+            turn = _turn_by_exif(image)
+            pixels = turn(pixels) if turn else pixels
         return pixels
 
 
@@ -134,10 +165,9 @@ def _rgb(image: Image.Image) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
-def _upright(pixels: Pixels, image: Image.Image) -> Pixels:
+def _turn_by_exif(image: Image.Image) -> Turn | None:
     """As PIL.ImageOps.exif_transpose."""
-    turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
-    return turn(pixels) if turn else pixels
+    return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
 
 
 def _refuse_bomb(width: int, height: int, max_pixels: int) -> None:

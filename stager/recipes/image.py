@@ -8,7 +8,7 @@ import numpy as np
 
 from stager.errors import SampleError, UsageError, nearest
 from stager.model import Arrays, Field, canonical_json, digest_of
-from stager.recipes.resize import Pixels, Window, resize
+from stager.recipes.resize import Pixels, Target, Window, resize
 
 VERSION: Final = "image/1"  # to be raised when the same keys come to give other pixels
 JPEG_SIDE_MAX: Final = 65_500
@@ -68,16 +68,24 @@ class ImageRecipe:
             raise SampleError("too_large", "there is no memory for it") from error
 
     def _pixels(self, data: memoryview) -> Pixels:
-        from stager.recipes.decode import decode_at_least
+        from stager.recipes.decode import decode_at_least, decode_resized
 
+        if not self.decode_scale:
+            pixels = decode_resized(data, self.max_pixels, self._target)
+            if pixels is not None:
+                return pixels
         decoded = decode_at_least(data, self.max_pixels, self.decode_scale * self.resize)
-        height, width = resized(decoded.height, decoded.width, self.resize)
+        height, width, window = self._target(decoded.height, decoded.width)
         if height * width > self.max_pixels:  # a line of one pixel grows by as much in the other direction
             raise SampleError("too_large", f"resized to {width}x{height}: over {self.max_pixels} pixels")
-        window = centre(height, width, self.crop)
         if (height, width) == decoded.pixels.shape[:2]:
             return cut(decoded.pixels, window)
         return resize(decoded.pixels, height, width, window)
+
+    def _target(self, height: int, width: int) -> Target:
+        """What an image of this size becomes."""
+        to_height, to_width = resized(height, width, self.resize)
+        return Target(to_height, to_width, centre(to_height, to_width, self.crop))
 
 
 def resized(height: int, width: int, shorter: int) -> tuple[int, int]:

@@ -38,6 +38,14 @@ class Window(NamedTuple):
     width: int
 
 
+class Target(NamedTuple):
+    """What an image becomes: its size, and the part of that which is wanted."""
+
+    height: int
+    width: int
+    window: Window
+
+
 class Resizer(Protocol):
     def __call__(self, pixels: Pixels, height: int, width: int, window: Window) -> Pixels: ...
 
@@ -87,7 +95,7 @@ def _torch() -> Any:
 
 def resize_by_native(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
     """Resize only what the window needs."""
-    is_down_first = _goes_down_first(pixels, height, width)
+    is_down_first = goes_down_first(pixels.shape[:2], (height, width))
     return native.resize_rgb(np.ascontiguousarray(pixels), (height, width), window, is_down_first)
 
 
@@ -98,7 +106,7 @@ def resize_by_torch(pixels: Pixels, height: int, width: int, window: Window) -> 
     # fast. It takes one thread for one image: no need for set_num_threads, which is for the whole process.
     batch = _torch().from_numpy(source)[None].permute(0, 3, 1, 2)
     try:
-        if _goes_down_first(pixels, height, width):
+        if goes_down_first(pixels.shape[:2], (height, width)):
             batch = _interpolate(batch, height, pixels.shape[1])
         resized = _interpolate(batch, height, width)[0].permute(1, 2, 0).numpy()
     except RuntimeError as error:  # what torch says when there is no memory
@@ -132,7 +140,8 @@ def resize_by_pillow(pixels: Pixels, height: int, width: int, window: Window) ->
         return image.resize((image.width, y.outputs), Resampling.BILINEAR, box)
 
     # An axis at a time: the order matters to the last bit, and not every Pillow has the same.
-    image = across(down(image)) if _goes_down_first(pixels, height, width) else down(across(image))
+    is_down_first = goes_down_first(pixels.shape[:2], (height, width))
+    image = across(down(image)) if is_down_first else down(across(image))
     return _cut(np.array(image), y.skip, x.skip, window)
 
 
@@ -152,11 +161,9 @@ def _span(source: int, target: int, start: int, length: int) -> _Span:
     return _Span(0, source * SQUEEZE if squeezed else source, target, start)
 
 
-def _goes_down_first(pixels: Pixels, height: int, width: int) -> bool:
+def goes_down_first(size: tuple[int, ...], to: tuple[int, int]) -> bool:
     """Pillow 13's rule: the vertical pass is first if height loses more than twice what width does."""
-    lost_height: int = pixels.shape[0] - height
-    lost_width: int = pixels.shape[1] - width
-    return lost_height > max(0, 2 * lost_width)
+    return size[0] - to[0] > max(0, 2 * (size[1] - to[1]))
 
 
 def _cut(pixels: Pixels, top: int, left: int, window: Window) -> Pixels:

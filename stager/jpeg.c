@@ -1,0 +1,119 @@
+/* A JPEG straight to its crop, resized: of a photo that becomes the centre of its smaller self, a third of the
+   pixels is never needed. What is outside is read, for damage, and not computed; rows are resized while they
+   are in the CPU's cache. The pixels are those of a whole decode and stager_resize, to the last bit. */
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include "native.h"
+
+#define BAND 16   /* rows that are decoded together */
+#define MARGIN 16 /* columns decoded on either side of what is needed: colours there mix with their neighbours */
+
+typedef struct {
+    struct jpeg_error_mgr manager;
+    jmp_buf back;
+} Errors;
+
+static void give_up(j_common_ptr info)
+{
+    longjmp(((Errors *)info->err)->back, 1);
+}
+
+/* A warning is data that makes no sense: libjpeg would make something up. */
+static void on_message(j_common_ptr info, int level)
+{
+    if (level < 0)
+        give_up(info);
+}
+
+typedef struct {
+    Axis down, across;
+    uint8_t *band, *middle;
+    int32_t *sums;
+    struct jpeg_decompress_struct info;
+    Errors errors;
+} Work;
+
+static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t out_stride)
+{
+    struct jpeg_decompress_struct *info = &work->info;
+    if (setjmp(work->errors.back))
+        return 1;
+    jpeg_mem_src(info, data, (unsigned long)size);
+    jpeg_read_header(info, TRUE);
+    if (info->image_height != height || info->image_width != width || info->num_components == 4)
+        return 1;
+    info->out_color_space = JCS_RGB;
+    jpeg_start_decompress(info);
+
+    int64_t rows, columns;
+    int64_t first_row = stager_take_part(&work->down, &rows);
+    int64_t first_column = stager_take_part(&work->across, &columns);
+    JDIMENSION left = (JDIMENSION)(first_column > MARGIN ? first_column - MARGIN : 0);
+    int64_t right = first_column + columns + MARGIN;
+    JDIMENSION kept = (JDIMENSION)(right < width ? right : width) - left;
+    if (kept < width)
+        jpeg_crop_scanline(info, &left, &kept);
+    int64_t stride = (int64_t)kept * CHANNELS;
+    work->band = malloc((size_t)(BAND * stride + SLACK));
+    work->middle = malloc((size_t)(rows * out_stride));
+    work->sums = malloc((size_t)out_stride * sizeof(int32_t));
+    if (!work->band || !work->middle || !work->sums)
+        return -1;
+    if (first_row)
+        jpeg_skip_scanlines(info, (JDIMENSION)first_row);
+    const uint8_t *begin = work->band + (first_column - left) * CHANNELS;
+    for (int64_t done = 0; done < rows;) {
+        int64_t many = rows - done < BAND ? rows - done : BAND;
+        for (int64_t came = 0; came < many;) {
+            JSAMPROW to[BAND];
+            for (int64_t i = came; i < many; i++)
+                to[i - came] = work->band + i * stride;
+            came += jpeg_read_scanlines(info, to, (JDIMENSION)(many - came));
+        }
+        stager_pass_across(&work->across, begin, stride, many, 1, work->middle + done * out_stride, out_stride);
+        done += many;
+    }
+    /* The rest is looked at, too. To skip all of it would be to leave it unread, so the last row is decoded. */
+    if (info->output_scanline + 1 < info->output_height)
+        jpeg_skip_scanlines(info, info->output_height - 1 - info->output_scanline);
+    while (info->output_scanline < info->output_height)
+        jpeg_read_scanlines(info, &(JSAMPROW){work->band}, 1);
+    jpeg_finish_decompress(info);
+    return 0;
+}
+
+/* Decode an image of `height` x `width`, resize it to `to_height` x `to_width` and put the window of that into
+   `out`. Return 0; 1: it is damaged, or of a kind that others decode; -1: there is no memory. */
+int stager_decode_resized(const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t to_height,
+                          int64_t to_width, int64_t top, int64_t left, int64_t window_height,
+                          int64_t window_width, uint8_t *out)
+{
+    Work work;
+    memset(&work, 0, sizeof work);
+    work.info.err = jpeg_std_error(&work.errors.manager);
+    work.errors.manager.error_exit = give_up;
+    work.errors.manager.emit_message = on_message;
+    if (setjmp(work.errors.back))
+        return -1;
+    jpeg_create_decompress(&work.info);
+    int64_t out_stride = window_width * CHANNELS;
+    int result = stager_weigh_axis(&work.down, height, to_height, top, window_height) ||
+                         stager_weigh_axis(&work.across, width, to_width, left, window_width)
+                     ? -1
+                     : decode(&work, data, size, height, width, out_stride);
+    if (result == 0)
+        stager_pass_down(&work.down, work.middle, out_stride, out_stride, work.sums, out, out_stride);
+    jpeg_destroy_decompress(&work.info);
+    free(work.band);
+    free(work.middle);
+    free(work.sums);
+    stager_forget_axis(&work.down);
+    stager_forget_axis(&work.across);
+    return result;
+}

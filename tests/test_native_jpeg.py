@@ -1,0 +1,119 @@
+"""A JPEG that is decoded no further than its crop needs: the pixels of the long way, and its errors."""
+
+import io
+import os
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from images import Pixels, natural
+from stager import native
+from stager.errors import SampleError
+from stager.recipes import decode, open_recipe
+
+RECIPE = {"kind": "image", "resize": 64, "crop": 56}
+SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
+
+
+@pytest.fixture(autouse=True)
+def is_compiled() -> None:
+    if not native.decodes_jpeg():
+        assert not os.environ.get("CI"), "stager/jpeg.c was not compiled"
+        pytest.skip("stager/jpeg.c was not compiled")
+
+
+def jpeg(pixels: Pixels, **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", **{"quality": 90, **options})
+    return file.getvalue()
+
+
+def prepared(data: bytes, **recipe: object) -> Pixels | str:
+    """The pixels, or the reason why there are none."""
+    try:
+        return open_recipe({**RECIPE, **recipe}).prepare(memoryview(data))["image"]
+    except SampleError as error:
+        return error.reason
+
+
+def both_ways(data: bytes, monkeypatch: pytest.MonkeyPatch, **recipe: object) -> list[Pixels | str]:
+    """By the short way if it can be, and by the long way."""
+    short = prepared(data, **recipe)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "decodes_jpeg", lambda: False)
+        return [short, prepared(data, **recipe)]
+
+
+def takes_the_short_way(data: bytes, monkeypatch: pytest.MonkeyPatch) -> bool:
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "decode_at_least", lambda *_: pytest.fail("it went the long way"))
+        try:
+            prepared(data)
+        except pytest.fail.Exception:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"progressive": True}, {"optimize": True}, {"restart_marker_blocks": 3}]
+)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(
+    "size", [(500, 375), (375, 500), (333, 201), (97, 640), (640, 97), (65, 64), (70, 90), (40, 30)], ids=str
+)
+def test_the_pixels_are_those_of_the_long_way(
+    size: tuple[int, int], sampling: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = jpeg(natural(*size), subsampling=SAMPLINGS[sampling], **options)
+    for recipe in ({}, {"resize": 100, "crop": 0}, {"resize": 90, "crop": 33}):
+        short, long = both_ways(data, monkeypatch, **recipe)
+        assert np.array_equal(short, long)
+
+
+def test_photos_take_the_short_way_and_special_ones_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = natural(200, 150)
+    assert takes_the_short_way(jpeg(photo), monkeypatch)
+    assert takes_the_short_way(jpeg(photo[:, :, 0]), monkeypatch)  # grey
+    upright, turned = Image.Exif(), Image.Exif()
+    upright[0x0112], turned[0x0112] = 1, 6
+    assert takes_the_short_way(jpeg(photo, exif=upright), monkeypatch)
+    assert not takes_the_short_way(jpeg(photo, exif=turned), monkeypatch)
+    inks = io.BytesIO()
+    Image.fromarray(photo).convert("CMYK").save(inks, "JPEG")
+    assert not takes_the_short_way(inks.getvalue(), monkeypatch)
+    assert not takes_the_short_way(jpeg(natural(70, 300)), monkeypatch)  # Pillow goes down first
+
+
+def test_grey_is_the_same_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = both_ways(jpeg(natural(200, 150)[:, :, 0]), monkeypatch)
+    assert np.array_equal(short, long)
+
+
+def test_damage_anywhere_is_found_as_by_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    found = 0
+    for options in ({}, {"progressive": True}, {"restart_marker_blocks": 2}):
+        whole = jpeg(natural(200, 150), **options)
+        for _ in range(150):
+            data = bytearray(whole)
+            for _ in range(rng.choice([1, 1, 3])):
+                data[rng.randrange(2, len(data))] ^= 1 << rng.randrange(8)
+            short, long = both_ways(bytes(data), monkeypatch)
+            if isinstance(long, str):
+                found += 1
+                assert isinstance(short, str)
+                assert short == long
+            else:
+                assert np.array_equal(short, long)
+    assert found > 50
+
+
+def test_an_image_that_is_cut_short_is_found_as_by_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = jpeg(natural(200, 150))
+    for length in [*range(0, len(whole), 97), len(whole) - 2, len(whole) - 1]:
+        short, long = both_ways(whole[:length], monkeypatch)
+        assert isinstance(long, str)
+        assert isinstance(short, str)
+        assert short == long
