@@ -136,8 +136,14 @@ __attribute__((target("avx2"))) static void pass_across_avx2(const Axis *axis, c
             __m256i made = _mm256_shuffle_epi8(_mm256_srai_epi32(sums, WEIGHT_BITS), gather);
             int32_t bytes[2] = {_mm_cvtsi128_si32(_mm256_castsi256_si128(made)),
                                 _mm_cvtsi128_si32(_mm256_extracti128_si256(made, 1))};
-            memcpy(outs_of[0] + i * CHANNELS, &bytes[0], CHANNELS);
-            memcpy(outs_of[1] + i * CHANNELS, &bytes[1], CHANNELS);
+            /* Four bytes are written faster than three; the fourth is the next pixel's, but for the last one. */
+            if (i + 1 < axis->outputs) {
+                memcpy(outs_of[0] + i * CHANNELS, &bytes[0], sizeof bytes[0]);
+                memcpy(outs_of[1] + i * CHANNELS, &bytes[1], sizeof bytes[1]);
+            } else {
+                memcpy(outs_of[0] + i * CHANNELS, &bytes[0], CHANNELS);
+                memcpy(outs_of[1] + i * CHANNELS, &bytes[1], CHANNELS);
+            }
         }
     }
 }

@@ -77,7 +77,7 @@ class ArrowRows:
     def finish(self) -> None:
         envelope = Envelope.of(self._header, [self._rows[number] for number in range(len(self._rows))])
         end = self._starts_at + len(self._rows) * self._row_bytes
-        self._pieces.finish(end)
+        self._pieces.finish()
         rows = np.frombuffer(map_whole(self._path)[self._starts_at : end], np.uint8)
         columns = {self._field.name: _fixed_column(self._field, len(self._rows), rows)}
         text = canonical_json(envelope.metadata())

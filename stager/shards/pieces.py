@@ -11,6 +11,7 @@ import threading
 from typing import Final
 
 PIECE_BYTES: Final = 256 << 10
+PARTS_MAX: Final = 1024  # that one system call takes
 
 
 def write_at(fd: int, data: memoryview, at: int) -> None:
@@ -21,48 +22,58 @@ def write_at(fd: int, data: memoryview, at: int) -> None:
 
 
 class PieceWriter:
-    """Rows side by side in a file, from any thread: a piece is written once all of it is there."""
+    """Rows side by side in a file, from any thread: a piece is written once all of it is there.
+
+    Rows are not copied: they are kept until then, so whoever gives one must not change it any more.
+    """
 
     def __init__(self, fd: int, starts_at: int) -> None:
         self._fd, self._starts_at = fd, starts_at
-        self._pieces: dict[int, bytearray] = {}  # by their offsets: begun, and not written yet
-        self._lacking: dict[int, int] = {}  # how many bytes of each
-        self._free: list[bytearray] = []
+        self._pieces: dict[int, _Piece] = {}  # by their offsets: begun, and not written yet
         self._lock = threading.Lock()
 
     def write(self, data: memoryview, at: int) -> None:
         """Take the bytes for an offset. Raise OSError if a piece that is whole now cannot be written."""
         while data:
-            within = at % PIECE_BYTES
-            part = data[: PIECE_BYTES - within]
-            if len(part) == PIECE_BYTES:
-                write_at(self._fd, part, at)
-            else:
-                self._collect(part, at - within, within)
+            start = at - at % PIECE_BYTES
+            part = data[: start + PIECE_BYTES - at]
+            with self._lock:
+                if start not in self._pieces:
+                    self._pieces[start] = _Piece(start + PIECE_BYTES - max(self._starts_at, start))
+                piece = self._pieces[start]
+                piece.parts[at] = part
+                piece.lacking_bytes -= len(part)
+                is_whole = not piece.lacking_bytes
+                if is_whole:
+                    del self._pieces[start]
+            if is_whole:
+                self._write(piece)
             data, at = data[len(part) :], at + len(part)
 
-    def finish(self, end: int) -> None:
+    def finish(self) -> None:
         """Write the pieces that are not whole: the last, for no more rows come."""
-        for start, piece in sorted(self._pieces.items()):
-            self._write(piece, start, end)
+        for _, piece in sorted(self._pieces.items()):
+            self._write(piece)
         self._pieces.clear()
 
-    def _collect(self, part: memoryview, start: int, within: int) -> None:
-        with self._lock:
-            if start not in self._pieces:
-                self._pieces[start] = self._free.pop() if self._free else bytearray(PIECE_BYTES)
-                self._lacking[start] = PIECE_BYTES - max(self._starts_at - start, 0)
-            piece = self._pieces[start]
-        piece[within : within + len(part)] = part
-        with self._lock:
-            self._lacking[start] -= len(part)
-            if self._lacking[start]:
-                return
-            del self._pieces[start], self._lacking[start]
-        self._write(piece, start, start + PIECE_BYTES)
-        self._free.append(piece)
+    def _write(self, piece: "_Piece") -> None:
+        """Write the parts of a piece, which lie side by side, at once."""
+        at = min(piece.parts)
+        parts = [piece.parts[offset] for offset in sorted(piece.parts)]
+        for begin in range(0, len(parts), PARTS_MAX):
+            some = parts[begin : begin + PARTS_MAX]
+            size_bytes = sum(map(len, some))
+            written = os.pwritev(self._fd, some, at)
+            if written < size_bytes:  # a signal, or the disk is full: the next write tells
+                write_at(self._fd, memoryview(b"".join(some))[written:], at + written)
+            at += size_bytes
 
-    def _write(self, piece: bytearray, start: int, end: int) -> None:
-        """Write a piece from the first row on, up to `end`."""
-        begin = max(self._starts_at, start)
-        write_at(self._fd, memoryview(piece)[begin - start : end - start], begin)
+
+class _Piece:
+    """Parts of rows by their offsets, and how many bytes are not there yet."""
+
+    __slots__ = ("lacking_bytes", "parts")
+
+    def __init__(self, lacking_bytes: int) -> None:
+        self.lacking_bytes = lacking_bytes
+        self.parts: dict[int, memoryview] = {}

@@ -30,7 +30,21 @@ Options = Mapping[int, Any]  # of libcurl
 class Get:
     """One request: what is asked, where the body goes, and what came of it."""
 
-    __slots__ = ("body", "came", "done", "error", "headers", "lines", "options", "refusal", "status", "url")
+    __slots__ = (
+        *(
+            "body",
+            "came",
+            "chunks",
+            "done",
+            "error",
+            "headers",
+            "lines",
+            "options",
+            "refusal",
+            "status",
+            "url",
+        ),
+    )
 
     def __init__(
         self,
@@ -42,31 +56,30 @@ class Get:
     ) -> None:
         """`body`: exactly as long as what should come. Gets that are alike share their `options`."""
         self.url, self.headers, self.options, self.body, self.done = url, headers, options, body, done
-        self.status = self.came = 0  # `came`: bytes of the body
+        self.status = self.came = 0  # `came`: bytes of the answer's body
         self.error = pycurl.E_OK  # libcurl's, if no whole answer came
-        self.lines: list[bytes] = []  # of the answer's head
         self.refusal = b""
+        # libcurl appends to these, with no Python of ours in between: a GET has twenty such calls.
+        self.lines: list[bytes] = []  # of the answer's head
+        self.chunks: list[bytes] = []  # of its body
 
-    def head(self, line: bytes) -> None:
-        if line.startswith(b"HTTP/"):  # a new one: what was before is of a proxy
-            self.status, self.lines = int(line.split(None, 2)[1]), []
-        self.lines.append(line)
-
-    def write(self, data: bytes) -> int | None:
-        if self.status >= 300:
-            self.refusal = (self.refusal + data)[:REFUSAL_BYTES]
-            return None
-        end = self.came + len(data)
-        if end > len(self.body):
-            self.came = end
-            return 0  # more than there should be: libcurl breaks it off
-        self.body[self.came : end] = data
-        self.came = end
-        return None
+    def end(self, status: int, error: int) -> None:
+        """Put what came where it belongs. What does not fit there is not kept."""
+        self.status, self.error = status, error
+        self.came = sum(map(len, self.chunks))
+        if status >= 300:
+            self.refusal = b"".join(self.chunks)[:REFUSAL_BYTES]
+        elif self.came == len(self.body):
+            at = 0
+            for chunk in self.chunks:
+                self.body[at : at + len(chunk)] = chunk
+                at += len(chunk)
+        self.chunks.clear()
 
     def answered(self, wanted: re.Pattern[bytes]) -> dict[str, str]:
         """The headers that are `wanted`: two groups, name and value, of a line. Names are in lower case."""
-        found = wanted.findall(b"".join(self.lines))
+        heads = [at for at, line in enumerate(self.lines) if line.startswith(b"HTTP/")]
+        found = wanted.findall(b"".join(self.lines[heads[-1] if heads else 0 :]))  # before that, a proxy's
         return {name.lower().decode(): value.strip().decode("latin-1") for name, value in found}
 
 
@@ -105,8 +118,9 @@ class CurlLoop:
             handle.options = get.options
         handle.setopt(pycurl.URL, get.url)
         handle.setopt(pycurl.HTTPHEADER, list(get.headers))
-        handle.setopt(pycurl.WRITEFUNCTION, get.write)
-        handle.setopt(pycurl.HEADERFUNCTION, get.head)
+        handle.setopt(pycurl.MAXFILESIZE_LARGE, max(len(get.body), REFUSAL_BYTES))
+        handle.setopt(pycurl.WRITEFUNCTION, get.chunks.append)
+        handle.setopt(pycurl.HEADERFUNCTION, get.lines.append)
         self._multi.add_handle(handle)
 
     def _new_handle(self) -> Any:
@@ -159,13 +173,14 @@ class CurlLoop:
         while left:
             left, whole, broken = self._multi.info_read()
             ended = [(handle, pycurl.E_OK) for handle in whole]
-            for handle, error in [*ended, *((handle, number) for handle, number, _ in broken)]:
+            for handle, number in [*ended, *((handle, number) for handle, number, _ in broken)]:
+                error = number
                 self._multi.remove_handle(handle)
                 get, handle.get = handle.get, None
                 self._idle.append(handle)
-                get.error = error
                 if error == pycurl.E_OPERATION_TIMEDOUT and not handle.getinfo(pycurl.CONNECT_TIME):
-                    get.error = pycurl.E_COULDNT_CONNECT
+                    error = pycurl.E_COULDNT_CONNECT
+                get.end(handle.getinfo(pycurl.RESPONSE_CODE), error)
                 get.done(get)
 
 

@@ -151,7 +151,7 @@ class _Object:
     def _check_part(self, start: int, get: Get, answered: dict[str, str]) -> None:
         if get.status >= 300:
             raise our_error(refusal_names(get), self._where, self._source.endpoint, reading=True)
-        is_too_long = get.error == pycurl.E_WRITE_ERROR and get.came > len(get.body)
+        is_too_long = get.error == pycurl.E_FILESIZE_EXCEEDED
         if get.error not in (pycurl.E_OK, pycurl.E_PARTIAL_FILE) and not is_too_long:
             names = [_NAMES.get(get.error, "ConnectionError")]
             raise our_error(names, self._where, self._source.endpoint, reading=True)
