@@ -138,7 +138,8 @@ class BotoSource:
         )
         try:
             client = self.session.client("s3", endpoint_url=self.spec.endpoint_url, config=config)
-            client.meta.events.register("before-parse.s3.ListObjectsV2", _take_items)
+            # The first: others look for errors in the body, and parse all of it for that.
+            client.meta.events.register_first("before-parse.s3.ListObjectsV2", _take_items)
             return client
         except BotoCoreError:
             raise
