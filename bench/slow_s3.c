@@ -1,8 +1,8 @@
-/* A small S3 server for benchmarks: objects in memory, a delay for each request, a cap on the bytes a second.
+/* A small S3 server for benchmarks: files that are sent as they are, a delay for each request, a cap on the bytes a second.
 
    slow_s3 LIST DELAY_MS BYTES_PER_S      (0 bytes/s: no cap)
 
-   LIST has a line for each object: bucket/key TAB file TAB etag TAB sum, sorted by key. Files are mapped, not read.
+   LIST has a line for each object: bucket/key TAB file TAB etag TAB sum, sorted by key. The kernel sends the files itself.
    The sum is the CRC64NVME in base64, as S3 has it of all that was uploaded since 2025, or - for none.
    It listens on a free port of 127.0.0.1 and prints it. One thread and epoll: it takes a small part of one core,
    since client and server share the machine. It ends with its parent.
@@ -24,7 +24,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -39,7 +39,6 @@ typedef struct {
     char *file;
     char *etag;
     char *sum;
-    const char *data; /* NULL until it is first asked for */
     size_t size;
 } Object;
 
@@ -54,7 +53,8 @@ typedef struct Connection {
     size_t have;
     char *out; /* head, or head and a body of our own */
     size_t out_size, out_sent;
-    const char *body;
+    int file; /* that the body is in; -1: no body */
+    off_t body_at;
     size_t body_size, body_sent;
     struct Connection *next; /* in the queue of its state */
 } Connection;
@@ -104,21 +104,10 @@ static void load(const char *list) {
         if (!sum || stat(name, &about)) die(name ? name : list);
         if (object_count == room) objects = must(realloc(objects, (room = room ? 2 * room : 1024) * sizeof *objects));
         objects[object_count++] =
-            (Object){must(strdup(path)), must(strdup(name)), must(strdup(etag)), must(strdup(sum)), NULL, (size_t)about.st_size};
+            (Object){must(strdup(path)), must(strdup(name)), must(strdup(etag)), must(strdup(sum)), (size_t)about.st_size};
     }
     free(line);
     fclose(file);
-}
-
-static const char *data_of(Object *object) {
-    if (!object->data && object->size) {
-        int fd = open(object->file, O_RDONLY);
-        void *data = fd < 0 ? MAP_FAILED : mmap(NULL, object->size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
-        if (data == MAP_FAILED) die(object->file);
-        close(fd);
-        object->data = data;
-    }
-    return object->data;
 }
 
 /* The first object whose path is not before this one. */
@@ -198,21 +187,22 @@ static char *header(const char *head, const char *name) {
 
 /* Answers */
 
-static void answer(Connection *to, const char *status, const char *type, const char *extra, const char *body,
-                   size_t size, int is_head) {
+static void answer(Connection *to, const char *status, const char *type, const char *extra, int file,
+                   off_t at, size_t size, int is_head) {
     Text text = {0};
     add(&text, "HTTP/1.1 %s\r\nServer: slow-s3\r\nx-amz-request-id: 1\r\nContent-Type: %s\r\n%sContent-Length: %zu\r\n%s\r\n",
         status, type, extra, size, to->closing ? "Connection: close\r\n" : "");
     to->out = text.data;
     to->out_size = text.size;
     to->out_sent = to->body_sent = 0;
-    to->body = body;
+    to->file = file;
+    to->body_at = at;
     to->body_size = is_head ? 0 : size;
 }
 
 /* The same with a body of our own, which goes out with the head. */
 static void answer_text(Connection *to, const char *status, const char *type, Text *body, int is_head) {
-    answer(to, status, type, "", NULL, body->size, 1);
+    answer(to, status, type, "", -1, 0, body->size, 1);
     if (!is_head) {
         to->out = must(realloc(to->out, to->out_size + body->size));
         memcpy(to->out + to->out_size, body->data, body->size);
@@ -295,7 +285,7 @@ static void answer_object(Connection *to, Object *object, const char *head, int 
         }
     }
     if (match && !names(match, object->etag)) answer_error(to, "412 Precondition Failed", "PreconditionFailed", is_head);
-    else if (unless && names(unless, object->etag)) answer(to, "304 Not Modified", "text/plain", "", NULL, 0, 1);
+    else if (unless && names(unless, object->etag)) answer(to, "304 Not Modified", "text/plain", "", -1, 0, 0, 1);
     else if (is_part && from >= end) answer_error(to, "416 Range Not Satisfiable", "InvalidRange", is_head);
     else {
         Text extra = {0};
@@ -303,9 +293,10 @@ static void answer_object(Connection *to, Object *object, const char *head, int 
         if (is_part) add(&extra, "Content-Range: bytes %zu-%zu/%zu\r\n", from, end - 1, object->size);
         else if (sums && *object->sum != '-')
             add(&extra, "x-amz-checksum-crc64nvme: %s\r\nx-amz-checksum-type: FULL_OBJECT\r\n", object->sum);
-        const char *data = is_head ? NULL : data_of(object);
+        int file = is_head ? -1 : open(object->file, O_RDONLY | O_CLOEXEC);
+        if (!is_head && file < 0) die(object->file);
         answer(to, is_part ? "206 Partial Content" : "200 OK", "application/octet-stream", extra.data,
-               data ? data + from : NULL, end - from, is_head);
+               file, (off_t)from, end - from, is_head);
         free(extra.data);
         if (is_head) counts.head++;
         else counts.get++;
@@ -347,6 +338,7 @@ static void listen_for(Connection *connection, uint32_t events) {
 
 static void drop(Connection *connection) {
     close(connection->fd);
+    if (connection->file >= 0) close(connection->file);
     free(connection->in);
     free(connection->out);
     free(connection);
@@ -388,7 +380,7 @@ static int take_request(Connection *connection) {
     } else if (!is_head && strcmp(method, "GET")) answer_error(connection, "501 Not Implemented", "NotImplemented", 0);
     else if (!slash || !slash[1]) {
         if (slash) *slash = 0;
-        if (is_head) answer(connection, "200 OK", "text/plain", "", NULL, 0, 1);
+        if (is_head) answer(connection, "200 OK", "text/plain", "", -1, 0, 0, 1);
         else answer_list(connection, url + 1, query);
     } else {
         Object *object = find(url + 1);
@@ -425,7 +417,7 @@ static void send_chunk(Connection *connection) {
     }
     if (connection->body_sent < connection->body_size) {
         size_t left = connection->body_size - connection->body_sent, part = left < CHUNK ? left : CHUNK;
-        ssize_t sent = send(connection->fd, connection->body + connection->body_sent, part, MSG_NOSIGNAL);
+        ssize_t sent = sendfile(connection->fd, connection->file, &connection->body_at, part);
         if (sent < 0) goto failed;
         connection->body_sent += (size_t)sent;
         counts.bytes += (uint64_t)sent;
@@ -438,6 +430,8 @@ static void send_chunk(Connection *connection) {
     counts.in_flight--;
     free(connection->out);
     connection->out = NULL;
+    if (connection->file >= 0) close(connection->file);
+    connection->file = -1;
     if (connection->closing) {
         drop(connection);
         return;
@@ -464,6 +458,7 @@ static void accept_all(int listener) {
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
         Connection *connection = must(calloc(1, sizeof *connection));
         connection->fd = fd;
+        connection->file = -1;
         connection->in = must(malloc(REQUEST_MAX + 1));
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
         if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event)) die("epoll_ctl");
