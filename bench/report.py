@@ -36,7 +36,8 @@ TEXTS: Final = {
     "prepare": "Images/s on all cores. stager reads from a local S3 server that is not slow, the peers "
     "read files. The bare loop is stager's own recipe on all cores, from memory, with nothing kept; that of "
     "libraries has simplejpeg and torch in the place of stager's C. All find the memory that they will take "
-    "backed by the host (bench/memory.py). The peers decode with Pillow in two processes, as their own documentation shows.",
+    "backed by the host (bench/memory.py). The peers decode with Pillow in two processes, as their own "
+    "documentation shows.",
     "fetch": "stager's way to S3, with its checks of length, version and checksum (MD5 where the server "
     "keeps none), so many under way.",
     "cold": "The clock runs from the opening of the data set, the scan included. Raw shards of peers were "

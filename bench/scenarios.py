@@ -32,8 +32,9 @@ def prepare(bench: Bench) -> None:
         Entry("stager", "stager", partial(stage, bench, data)),
     ]
     for peer in bench.peers(*WRITERS):
-        entries.append(Entry(peer.peer.title, peer.peer.name, partial(bench.make_shards, peer, "raw", data)))
-    bench.alternate("prepare", entries, rounds=min(2, bench.scale.rounds))
+        run = partial(bench.make_shards, peer, "raw", data)
+        entries.append(Entry(peer.peer.title, peer.peer.name, run, rounds=1))
+    bench.alternate("prepare", entries)
 
 
 def bare_loops(bench: Bench, data: Data) -> list[Entry]:

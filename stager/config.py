@@ -21,7 +21,9 @@ FIRST_SHARD_SAMPLES: Final = 64  # the first shards of a job are small: a reader
 PLAN_SAMPLES: Final = 32  # a plan reads this many samples to learn sizes and speed
 PLAN_SCAN_S: Final = 300.0  # a plan takes a scan that is no older; whatever stages anything scans anew
 FETCHES_IN_FLIGHT: Final = 160  # asked of sources, a worker process; sources/pace.py lets in as many as pay
-FETCH_BYTES_IN_FLIGHT: Final = 48 << 20  # bytes fetched and not yet prepared, a worker process
+FETCH_BYTES_IN_FLIGHT: Final = (
+    24 << 20
+)  # fetched and not yet prepared, a worker process: more leaves the cache
 OBJECT_BYTES_MAX: Final = 512 << 20  # a larger object is no sample
 TASKS_PER_WORKER: Final = 2  # so that a worker fetches for one shard while it prepares another
 THREADS_PER_WORKER: Final = 4  # prepare threads that share one worker process
