@@ -47,7 +47,7 @@ void stager_read_rows(int64_t rows, const int32_t *descriptors, const int64_t *o
 
 #define WEIGHT_BITS 22
 #define HALF (1 << (WEIGHT_BITS - 1))
-#define TAPS 4   /* inputs that are weighed together in the pass across: 12 bytes, of 16 that are read */
+#define TAPS 4 /* inputs that are weighed together in the pass across: 12 bytes, of 16 that are read */
 
 int stager_weigh_axis(Axis *axis, int64_t inputs, int64_t all_outputs, int64_t begin, int64_t outputs)
 {
@@ -112,8 +112,8 @@ __attribute__((target("avx2"))) static inline __m256i add_pixels(__m256i sums, _
     return sums;
 }
 
-/* As stager_pass_across below, two rows at a time; the last of an odd number is done twice. A load begins at a pixel
-   that is needed, and has 16 bytes. */
+/* As stager_pass_across below, two rows at a time; the last of an odd number is done twice. A load begins at
+   a pixel that is needed, and has 16 bytes. */
 __attribute__((target("avx2"))) static void pass_across_avx2(const Axis *axis, const uint8_t *source,
                                                              int64_t stride, int64_t rows, uint8_t *out,
                                                              int64_t out_stride)

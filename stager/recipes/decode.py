@@ -82,7 +82,7 @@ def decode_resized(
         return None
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-    except (ValueError, KeyError):
+    except Exception:  # the long way says what it is
         return None
     target = target_of(height, width)
     to = target.height, target.width
