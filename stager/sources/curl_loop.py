@@ -30,8 +30,19 @@ Options = Mapping[int, Any]  # of libcurl
 class Get:
     """One request: what is asked, where the body goes, and what came of it."""
 
-    __slots__ = ("body", "came", "chunks", "done", "error", "headers", "lines", "options", "refusal")
-    __slots__ += ("status", "url")
+    __slots__ = (
+        "body",
+        "came",
+        "chunks",
+        "done",
+        "error",
+        "headers",
+        "lines",
+        "options",
+        "refusal",
+        "status",
+        "url",
+    )
 
     def __init__(
         self,
