@@ -139,7 +139,8 @@ class Bench:
                 try:
                     row.add(entry.run())
                 except (OSError, RuntimeError) as error:
-                    row.problem = f"{type(error).__name__}: {error}"
+                    told = getattr(error, "strerror", None) or error  # without the path of this machine
+                    row.problem = f"{type(error).__name__}: {told}"
                 _tell(f"{scenario} {number}: {_shown(row)} ({time.monotonic() - began:.0f} s)")
         kept = _best_settings(rows)
         best = [row for at, row in enumerate(rows) if at in kept]

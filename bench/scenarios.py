@@ -185,12 +185,9 @@ def cold_shards(bench: Bench, peer: Environment, store: str, data: Data, task: d
 def cold_objects(bench: Bench, peer: Environment, data: Data, task: dict[str, Any]) -> Answer:
     """A GET a sample, in many workers: what a mount gives, too."""
     with slow_s3(data.objects(), DELAY_MS, BYTES_PER_S) as s3:
-        keys = [f"{PREFIX}/{item.key}" for item in data.items]
-        more: dict[str, Any] = {
-            "bucket": BUCKET,
-            "keys": keys,
-            "key_labels": [item.label for item in data.items],
-        }
+        keys = bench.work / "keys.tsv"
+        keys.write_text("".join(f"{PREFIX}/{item.key}\t{item.label}\n" for item in data.items))
+        more: dict[str, Any] = {"bucket": BUCKET, "keys": str(keys)}
         more |= {"endpoint_url": s3.endpoint_url, "workers": S3TORCH_WORKERS, "epochs": 1}
         return with_stats(bench.run(peer.peer.module, peer.python, task | more), s3)
 

@@ -1,6 +1,7 @@
 """s3torchconnector: an object a sample, straight from S3, decoded in DataLoader workers."""
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +16,16 @@ def prepare(task: Task) -> None:
     raise NotImplementedError("it reads the objects as they are")
 
 
+def keys_of(task: Task) -> list[list[str]]:
+    """Keys and labels, from a file: thousands of them are too many for a command line."""
+    return [line.split("\t") for line in Path(task["keys"]).read_text().splitlines()]
+
+
 class Sample:
     """An object and its label, which is in its key."""
 
     def __init__(self, task: Task) -> None:
-        self.labels = dict(zip(task["keys"], task["key_labels"], strict=True))
+        self.labels = {key: int(label) for key, label in keys_of(task)}
 
     def __call__(self, reader: Any) -> tuple[torch.Tensor, int]:
         return from_jpeg(reader.read()), self.labels[reader.key]
@@ -27,7 +33,7 @@ class Sample:
 
 def open_epochs(task: Task) -> Epoch:
     data = S3MapDataset.from_objects(
-        [f"s3://{task['bucket']}/{key}" for key in task["keys"]],
+        [f"s3://{task['bucket']}/{key}" for key, _ in keys_of(task)],
         region="us-east-1",
         endpoint=task["endpoint_url"],
         transform=Sample(task),
