@@ -1,4 +1,4 @@
-"""Rows that are written in pieces: every byte in its place, in whatever order and however much a write takes."""
+"""Rows that are written in pieces: every byte in its place, in any order, however much a write takes."""
 
 import os
 import random
