@@ -9,6 +9,7 @@
 
 #include <jpeglib.h>
 
+#include "huffman.h"
 #include "native.h"
 
 #define BAND 16   /* rows that are decoded together */
@@ -37,6 +38,7 @@ typedef struct {
     int32_t *sums;
     struct jpeg_decompress_struct info;
     Errors errors;
+    Huffman huffman;
 } Work;
 
 static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t out_stride)
@@ -50,6 +52,8 @@ static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height,
         return 1;
     info->out_color_space = JCS_RGB;
     jpeg_start_decompress(info);
+    if (stager_take_huffman(&work->huffman, info))
+        return -1;
 
     int64_t rows, columns;
     int64_t first_row = stager_take_part(&work->down, &rows);
@@ -110,6 +114,7 @@ int stager_decode_resized(const uint8_t *data, int64_t size, int64_t height, int
     if (result == 0)
         stager_pass_down(&work.down, work.middle, out_stride, out_stride, work.sums, out, out_stride);
     jpeg_destroy_decompress(&work.info);
+    free(work.huffman.data);
     free(work.band);
     free(work.middle);
     free(work.sums);

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from images import Pixels, natural
 from stager import native
@@ -117,3 +117,35 @@ def test_an_image_that_is_cut_short_is_found_as_by_the_long_way(monkeypatch: pyt
         assert isinstance(long, str)
         assert isinstance(short, str)
         assert short == long
+
+
+@pytest.mark.parametrize("quality", [1, 5, 30, 75, 95, 100])
+@pytest.mark.parametrize("optimize", [False, True], ids=["usual tables", "tables of its own"])
+@pytest.mark.parametrize("kind", ["noise", "black and white", "one colour"])
+def test_codes_and_numbers_of_all_lengths_are_read(
+    kind: str, optimize: bool, quality: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise at quality 100 has the longest numbers, tables of its own the longest codes."""
+    monkeypatch.setattr(ImageFile, "MAXBLOCK", 1 << 20)  # Pillow's encoder wants room for all of it
+    rng = np.random.default_rng(quality)
+    pixels = {
+        "noise": rng.integers(0, 256, (200, 150, 3)),
+        "black and white": rng.integers(0, 2, (200, 150, 3)) * 255,
+        "one colour": np.full((200, 150, 3), 77),
+    }[kind].astype(np.uint8)
+    for sampling in SAMPLINGS.values():
+        data = jpeg(pixels, quality=quality, optimize=optimize, subsampling=sampling)
+        assert takes_the_short_way(data, monkeypatch)
+        short, long = both_ways(data, monkeypatch)
+        assert np.array_equal(short, long)
+
+
+def test_bytes_that_do_not_belong_to_the_image_are_judged_as_by_the_long_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = jpeg(natural(200, 150))
+    pixels, end = whole[:-2], whole[-2:]
+    for more in (b"\0", b"\0" * 9, b"\xff\0", b"\xff\xff", b"\xff\xd0", b"\x7f" * 40):
+        for data in (pixels + more + end, pixels + end + more):
+            short, long = both_ways(data, monkeypatch)
+            assert short == long if isinstance(long, str) else np.array_equal(short, long)
