@@ -25,7 +25,7 @@ FETCH_BYTES_IN_FLIGHT: Final = (
     24 << 20
 )  # fetched and not yet prepared, a worker process: more leaves the cache
 OBJECT_BYTES_MAX: Final = 512 << 20  # a larger object is no sample
-TASKS_PER_WORKER: Final = 2  # so that a worker fetches for one shard while it prepares another
+TASKS_PER_WORKER: Final = 4  # a worker fetches for one shard while it prepares others; the first are small
 THREADS_PER_WORKER: Final = 4  # prepare threads that share one worker process
 STALL_S: Final = 120.0  # a worker that says nothing for so long is given up
 WANT_WAIT_S: Final = 20.0  # one `want` call waits at most this long; clients ask again

@@ -146,6 +146,11 @@ class Session:
         """Which of these samples are still to be read."""
         return np.asarray(self._last_places[samples] >= self.position)
 
+    def first_place(self, samples: Numbers) -> int:
+        """Where in the order the first of these is; 0: nowhere."""
+        places = self._last_places[samples]
+        return int(places[places >= 0].min(initial=len(self.order))) if (places >= 0).any() else 0
+
     @cached_property
     def missing(self) -> int:
         """How many samples of the order were neither resident nor failed when it began."""
@@ -237,6 +242,11 @@ class Sessions:
         for session in self._of(dataset):
             mask |= session.is_ahead(samples)
         return mask
+
+    def place_of(self, dataset: Dataset, samples: Numbers) -> int:
+        """How far into its order a session reads the first of these; 0: in no order that we know."""
+        places = [session.first_place(samples) for session in self._of(dataset)]
+        return min(places, default=0)
 
     def courses(self, dataset: Dataset) -> list[Course]:
         """What is known of the reads to come, also of sessions that rest."""

@@ -125,7 +125,8 @@ class Staging:
         each = min(each, self._tasks.shard_samples_max(dataset))
         for at in range(0, len(missing), each):
             part = missing[at : at + each]
-            self._tasks.put_urgent(Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True))
+            piece = Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True)
+            self._tasks.put_urgent(replace(piece, place=self.sessions.place_of(dataset, part)))
         return self._wants.add(dataset, reasons, wait_s)
 
     def pin_again(self, lost: Iterable[ShardRow]) -> None:

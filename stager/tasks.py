@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections import deque
+from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ class Piece:
     for_reader: bool = False
     is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
     is_transient: bool = False  # to memory at once: the disk is full
+    place: int = 0  # in the order of the reader that waits for it
 
 
 @dataclass(slots=True)
@@ -79,8 +80,8 @@ class Tasks:
         self.cache, self.transients = cache, transients
         self.pool = WorkerPool(events)
         self._open: dict[int, Task] = {}
-        self._urgent: deque[Piece] = deque()
-        self._suspects: deque[Piece] = deque()  # one sample each
+        self._urgent: list[Piece] = []  # by their places
+        self._suspects: list[Piece] = []  # one sample each
         self._in_flight: dict[tuple[int, str], Mask] = {}  # data set id, manifest -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
         self._last = 0
@@ -122,8 +123,11 @@ class Tasks:
         self._send(task, message)
 
     def put_urgent(self, piece: Piece) -> None:
-        """Samples that come before all jobs: a reader waits for them, or a dead worker had them."""
-        self._urgent.append(piece)
+        """Samples that come before all jobs: a reader waits for them, or a dead worker had them.
+
+        A reader has several batches under way, and asks for them in any order: the first is given out first.
+        """
+        insort(self._urgent, piece, key=lambda urgent: urgent.place)
 
     def next_urgent(self) -> Piece | None:
         """The next urgent samples that are still missing and not in a task."""
@@ -139,9 +143,9 @@ class Tasks:
         tried = any(task.is_suspect for task in self._open.values())
         return tried or bool(self._suspects and self._open)
 
-    def _next(self, waiting: deque[Piece]) -> Piece | None:
+    def _next(self, waiting: list[Piece]) -> Piece | None:
         while waiting:
-            piece = waiting.popleft()
+            piece = waiting.pop(0)
             if self.cache.datasets.get(piece.dataset.name) is not piece.dataset:
                 continue  # it was scanned anew: whoever needs them has drawn them anew
             words = piece.dataset.index.words[piece.samples]

@@ -10,7 +10,7 @@ from typing import Final
 from stager.errors import SourceBusy
 from stager.model import Fetched, ObjectInfo, Source
 
-START: Final = 32
+START: Final = 64
 MOST: Final = 128
 GROWTH: Final = 1.5
 WORTH: Final = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import boto3
-from botocore import UNSIGNED
+from botocore import UNSIGNED, handlers
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.response import StreamingBody
@@ -47,8 +47,9 @@ class Limits:
         return float(self.answer_s * 2 ** max(0, math.ceil(math.log2(max(needed, 1)))))
 
 
-_ITEM: Final = re.compile(rb"<Contents>(.*?)</Contents>", re.S)
-_PART: Final = re.compile(rb"<(Key|ETag|Size)>(.*?)</\1>", re.S)
+_ITEM: Final = re.compile(
+    rb"<Contents>.*?<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>.*?<Size>(\d+)</Size>.*?</Contents>", re.S
+)
 LIMITS: Final = Limits()
 CONNECTIONS: Final = 64  # kept open to one server
 
@@ -138,8 +139,7 @@ class BotoSource:
         )
         try:
             client = self.session.client("s3", endpoint_url=self.spec.endpoint_url, config=config)
-            # The first: others look for errors in the body, and parse all of it for that.
-            client.meta.events.register_first("before-parse.s3.ListObjectsV2", _take_items)
+            _take_items_first(client.meta.events)
             return client
         except BotoCoreError:
             raise
@@ -160,16 +160,37 @@ def split_url(url: str) -> tuple[str, str]:
     return bucket, prefix if prefix.endswith("/") or not prefix else prefix + "/"
 
 
-def _take_items(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
-    """Take the objects out of a listing before botocore parses it, which takes longer."""
+def _take_items_first(events: Any) -> None:
+    """Take the objects out of a listing before botocore parses it.
+
+    It does so twice: one of its handlers looks for an error in every answer, and is called before any that
+    others can register. So it makes room for ours, and is called behind it.
+    """
+    for_errors = getattr(handlers, "_handle_200_error", None)
+
+    def take_items(**answer: Any) -> None:
+        _take_items(**answer)
+        if for_errors is not None:
+            for_errors(**answer)
+
+    if for_errors is not None:
+        events.unregister("before-parse.s3.*", for_errors)
+    events.register_first("before-parse.s3.*", take_items)
+
+
+def _take_items(
+    operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
+) -> None:
+    if operation_model.name != "ListObjectsV2":
+        return
     body = response_dict["body"]
-    items = [
-        {name.decode(): unescape(text.decode()) for name, text in _PART.findall(item)}
-        for item in _ITEM.findall(body)
-    ]
-    if all(len(item) == 3 for item in items):  # or else botocore may know what this is
+    items = _ITEM.findall(body)
+    if items and len(items) == body.count(b"<Contents>"):  # or else botocore may know what this is
         response_dict["body"] = _ITEM.sub(b"", body)
-        customized_response_dict["Contents"] = [{**item, "Size": int(item["Size"])} for item in items]
+        customized_response_dict["Contents"] = [
+            {"Key": unescape(key.decode()), "ETag": unescape(etag.decode()), "Size": int(size)}
+            for key, etag, size in items
+        ]
 
 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
+import numpy as np
 import pycurl
 from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
@@ -120,7 +121,7 @@ class _Object:
     def __init__(self, source: BotoSource, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         self._source, self._info, self._done = source, info, done
         self._where = source.where(info)
-        self._data = memoryview(bytearray(info.size))
+        self._data = memoryview(np.empty(info.size, np.uint8))
         self._left = 0
         self._error: Exception | None = None
 
