@@ -92,6 +92,42 @@ static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height,
     return 0;
 }
 
+static int is_in(const uint8_t *data, int64_t size, const char *text, int64_t text_bytes)
+{
+    for (int64_t at = 0; at + text_bytes <= size; at++)
+        if (!memcmp(data + at, text, (size_t)text_bytes))
+            return 1;
+    return 0;
+}
+
+/* Look at the segments before the pixels: the size of the image, and whether one may say that it is to be turned.
+   Returns 0; 1: it is no JPEG, or of a kind that others decode. */
+int stager_look_at_jpeg(const uint8_t *data, int64_t size, int64_t *height, int64_t *width, int64_t *may_be_turned)
+{
+    static const char EXIF[] = "Exif\0", XMP_TURN[] = "tiff:Orientation"; /* the first has two zeros */
+    *height = *width = *may_be_turned = 0;
+    if (size < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff)
+        return 1;
+    for (int64_t at = 2, bytes; at + 4 <= size && data[at] == 0xff; at += bytes) {
+        int marker = data[at + 1];
+        bytes = 1; /* a fill byte */
+        if (marker == 0xff)
+            continue;
+        if (marker == 0xda || marker == 0xd9)
+            break;
+        bytes = 2 + (data[at + 2] << 8 | data[at + 3]);
+        int64_t there = bytes < size - at ? bytes : size - at;
+        if (marker == 0xe1)
+            *may_be_turned |= is_in(data + at, there, EXIF, sizeof EXIF) ||
+                              is_in(data + at, there, XMP_TURN, sizeof XMP_TURN - 1);
+        if (marker >= 0xc0 && marker <= 0xc2 && there >= 10 && data[at + 9] < 4) { /* with more colours, it is ink */
+            *height = data[at + 5] << 8 | data[at + 6];
+            *width = data[at + 7] << 8 | data[at + 8];
+        }
+    }
+    return !*height || !*width;
+}
+
 /* Decode an image of `height` x `width`, resize it to `to_height` x `to_width` and put the window of that into
    `out`. Return 0; 1: it is damaged, or of a kind that others decode; -1: there is no memory. */
 int stager_decode_resized(const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t to_height,

@@ -5,7 +5,7 @@ import importlib.machinery
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import CDLL, c_int, c_int64, c_void_p
+from ctypes import CDLL, byref, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ def _declare(library: CDLL) -> CDLL:
     with suppress(AttributeError):
         library.stager_decode_resized.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
         library.stager_decode_resized.restype = c_int
+        library.stager_look_at_jpeg.argtypes = (c_void_p, c_int64, *[c_void_p] * 3)
+        library.stager_look_at_jpeg.restype = c_int
     return library
 
 
@@ -50,18 +52,18 @@ def decodes_jpeg() -> bool:
 
 
 def read_rows(
-    files: Sequence[int], offsets: Sequence[int], places: Sequence[int], out: npt.NDArray[Any]
+    files: Sequence[int], offsets: Sequence[int], places: npt.NDArray[np.int64], out: npt.NDArray[Any]
 ) -> list[int]:
-    """Read a row from each place of a file to its place in `out`; return the places that did not come whole.
+    """Read a row from each file, at its offset, to its place in `out`; return which did not come whole.
 
     `out` is contiguous and has rows of one size. The files, descriptors, must stay open meanwhile.
     """
-    at = np.array(places, np.int64)
+    at = np.ascontiguousarray(places, np.int64)
     assert out.flags.c_contiguous
     assert len(files) == len(offsets) == len(at)
     assert not len(at) or 0 <= at.min() <= at.max() < len(out)
     if library is None:
-        return _read_rows_one_by_one(files, offsets, places, out)
+        return _read_rows_one_by_one(files, offsets, at, out)
     descriptors, starts, whole = (
         np.array(files, np.int32),
         np.array(offsets, np.int64),
@@ -77,21 +79,21 @@ def read_rows(
         out.ctypes.data,
         whole.ctypes.data,
     )
-    return [] if whole.all() else at[~whole].tolist()
+    return [] if whole.all() else np.flatnonzero(~whole).tolist()
 
 
 def _read_rows_one_by_one(
-    files: Sequence[int], offsets: Sequence[int], places: Sequence[int], out: npt.NDArray[Any]
+    files: Sequence[int], offsets: Sequence[int], places: npt.NDArray[np.int64], out: npt.NDArray[Any]
 ) -> list[int]:
     lost = []
-    for file, offset, place in zip(files, offsets, places, strict=True):
+    for number, (file, offset, place) in enumerate(zip(files, offsets, places.tolist(), strict=True)):
         row = out[place : place + 1].reshape(-1).view(np.uint8).data
         came, more = 0, -1
         with suppress(OSError):
             while came < len(row) and more:
                 came += (more := os.preadv(file, [row[came:]], offset + came))
         if came < len(row):
-            lost.append(place)
+            lost.append(number)
     return lost
 
 
@@ -106,6 +108,19 @@ def resize_rgb(pixels: Pixels, to: Size, window: Window, is_down_first: bool) ->
     if library.stager_resize(source, *pixels.shape[:2], *to, *window, int(is_down_first), target):
         raise MemoryError("no memory to resize an image")
     return out
+
+
+def look_at_jpeg(data: memoryview) -> tuple[int, int, bool] | None:
+    """Height and width of a JPEG, and whether it may have to be turned. Only if `decodes_jpeg`.
+
+    None: it is none, or of a kind that is not for us.
+    """
+    assert library is not None
+    height, width, may_be_turned = c_int64(), c_int64(), c_int64()
+    found = byref(height), byref(width), byref(may_be_turned)
+    if library.stager_look_at_jpeg(np.frombuffer(data, np.uint8).ctypes.data, len(data), *found):
+        return None
+    return height.value, width.value, bool(may_be_turned.value)
 
 
 def decode_resized(data: memoryview, size: Size, to: Size, window: Window) -> Pixels | None:

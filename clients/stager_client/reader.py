@@ -91,23 +91,25 @@ class Reader:
             corrupt = [at for at in corrupt if at not in moved]
         return missing, corrupt
 
-    def fill(self, numbers: Numbers, out: Batches) -> tuple[Missing, Corrupt]:
-        """Read each resident sample into its row of the arrays; return the others' places.
+    def fill(self, numbers: Numbers, out: Batches, rows: Numbers | None = None) -> tuple[Missing, Corrupt]:
+        """Read each resident sample into a row of the arrays; return the others' places in `numbers`.
 
-        Where rows are of one size they are read to where they belong; the rest goes by `visit`.
+        `rows`: which row is whose; None: they are in order. Where rows are of one size they are read to where
+        they belong; the rest goes by `visit`.
         """
-        rest = self._fill_fixed(numbers, out) if self._columns else list(range(len(numbers)))
+        rows = np.arange(len(numbers)) if rows is None else rows
+        rest = self._fill_fixed(numbers, out, rows) if self._columns else list(range(len(numbers)))
         if not rest:
             return [], []
 
         def take(at: int, arrays: Arrays) -> None:
             for name, array in arrays.items():
-                out[name][rest[at]] = array
+                out[name][rows[rest[at]]] = array
 
         missing, corrupt = self.visit(numbers[rest].tolist(), take)
         return [rest[at] for at in missing], [rest[at] for at in corrupt]
 
-    def _fill_fixed(self, numbers: Numbers, out: Batches) -> list[int]:
+    def _fill_fixed(self, numbers: Numbers, out: Batches, to: Numbers) -> list[int]:
         """Read rows that are all of one size; return the places of those that `visit` must look at."""
         if self.index.evictions != self._evictions:
             self._drop_evicted()
@@ -116,14 +118,14 @@ class Reader:
         known = (words == self._checked[numbers]) & resident
         shards, rows = shard_of(words).tolist(), row_of(words).tolist()
         rest = set(np.flatnonzero(~resident).tolist())
-        rest |= self._read(np.flatnonzero(known).tolist(), shards, rows, out)
+        rest |= self._read(np.flatnonzero(known).tolist(), shards, rows, out, to)
         fresh = np.flatnonzero(resident & ~known).tolist()
         rest |= self._open(fresh, shards, format_of(words).tolist())
         fresh = [at for at in fresh if at not in rest]
         for part in (fresh[at : at + FRESH_ROWS] for at in range(0, len(fresh), FRESH_ROWS)):
-            lost = self._read(part, shards, rows, out)
+            lost = self._read(part, shards, rows, out, to)
             came = [at for at in part if at not in lost]
-            rest |= lost | self._wrong(came, numbers, words, shards, rows, out)
+            rest |= lost | self._wrong(came, numbers, words, shards, rows, out, to)
         rest.update(np.flatnonzero(self.index.words[numbers] != words).tolist())  # see shards/holes
         return sorted(rest)
 
@@ -137,8 +139,10 @@ class Reader:
                 lost.add(at)
         return lost
 
-    def _read(self, places: list[int], shards: list[int], rows: list[int], out: Batches) -> set[int]:
-        """Read rows of open shards to their places; return the places of what cannot be read."""
+    def _read(
+        self, places: list[int], shards: list[int], rows: list[int], out: Batches, to: Numbers
+    ) -> set[int]:
+        """Read rows of open shards to where they belong; return the places of what cannot be read."""
         lost: set[int] = set()
         opened = self._opened
         for column, (name, _) in enumerate(self._columns):
@@ -153,7 +157,7 @@ class Reader:
                     found.append(at)
                     files.append(file)
                     offsets.append(offset)
-            lost.update(native.read_rows(files, offsets, found, out[name]))
+            lost.update(found[at] for at in native.read_rows(files, offsets, to[found], out[name]))
         return lost
 
     def _wrong(
@@ -164,12 +168,13 @@ class Reader:
         shards: list[int],
         rows: list[int],
         out: Batches,
+        to: Numbers,
     ) -> set[int]:
         """The places of samples that were read and do not match their checksum."""
         wrong: set[int] = set()
         for at in places:
             try:
-                arrays = {name: out[name][at, ...] for name, _ in self._columns}
+                arrays = {name: out[name][to[at], ...] for name, _ in self._columns}
                 self._check(int(numbers[at]), self._shards[shards[at]], rows[at], words[at], arrays)
             except NOT_READ:
                 wrong.add(at)

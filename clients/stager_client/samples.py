@@ -18,10 +18,11 @@ from stager.errors import NoService, ShardCorrupt, StagerError, UsageError, Wait
 from stager.index import is_failed
 from stager.model import Arrays, Field, Numbers, canonical_json, digest_of
 from stager.subset import Subset, draw
-from stager_client.reader import Batches, Reader
+from stager_client.reader import Batches, Corrupt, Missing, Reader
 from stager_client.session import Session
 
 Take = Callable[[int, Arrays], None]
+Look = Callable[[list[int]], tuple[Missing, Corrupt]]
 Positions = Sequence[int] | Numbers
 Reasons = dict[str, int]  # why samples had to be waited for, and how many
 
@@ -95,15 +96,12 @@ class StagedSamples:
         For threads that work ahead: the caller counts. `stopped`: nobody waits any more.
         """
         numbers = self.numbers[np.asarray(positions, dtype=np.int64)]
-        missing, corrupt = self.reader.fill(numbers, out)
-        if not missing and not corrupt:
-            return {}
 
-        def take(at: int, arrays: Arrays) -> None:
-            for name, rows in out.items():
-                rows[at] = arrays[name]
+        def look(places: list[int]) -> tuple[Missing, Corrupt]:
+            rows = np.asarray(places, dtype=np.int64)
+            return _placed(places, self.reader.fill(numbers[rows], out, rows))
 
-        return self._wait(numbers.tolist(), missing, corrupt, take, stopped)
+        return self._wait(numbers.tolist(), look, stopped)
 
     def fixed_fields(self) -> list[tuple[Field, tuple[int, ...]]]:
         """The fields and their shapes, which must be known for all samples alike."""
@@ -118,13 +116,22 @@ class StagedSamples:
     def visit(self, positions: Positions, take: Take, stopped: threading.Event) -> Reasons:
         """Give each sample to `take`. What is not resident is asked for, once for all, and waited for."""
         numbers = self.numbers[np.asarray(positions, dtype=np.int64)].tolist()
-        missing, corrupt = self.reader.visit(numbers, take)
-        return self._wait(numbers, missing, corrupt, take, stopped) if missing or corrupt else {}
 
-    def _wait(
-        self, numbers: list[int], missing: list[int], corrupt: list[int], take: Take, stopped: threading.Event
-    ) -> Reasons:
-        """Ask the service until all are there. A service that is away has until the deadline to come back."""
+        def look(places: list[int]) -> tuple[Missing, Corrupt]:
+            wanted = [numbers[at] for at in places]
+            return _placed(places, self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays)))
+
+        return self._wait(numbers, look, stopped)
+
+    def _wait(self, numbers: list[int], look: Look, stopped: threading.Event) -> Reasons:
+        """Look for samples, and ask the service for what is missing, until all are there.
+
+        `look` reads the samples at some places of `numbers`, and says at which they are not to be had. A
+        service that is away has until the deadline to come back.
+        """
+        missing, corrupt = look(list(range(len(numbers))))
+        if not missing and not corrupt:
+            return {}
         deadline = time.monotonic() + self.timeout_s
         places = missing + corrupt
         reason_of: dict[int, str] = {}
@@ -150,7 +157,7 @@ class StagedSamples:
                 away = error
                 reason_of |= dict.fromkeys(wanted, "service_down")
                 stopped.wait(min(POLL_S, left_s))
-            missing, corrupt = self._visit_again(numbers, missing + corrupt, take)
+            missing, corrupt = look(missing + corrupt)
             tries.update(corrupt)
             if corrupt and away is None and tries[corrupt[0]] > CORRUPT_TRIES:
                 key = self.reader.manifest.key(numbers[corrupt[0]])
@@ -159,13 +166,6 @@ class StagedSamples:
                 )
         # One that came between our look and our question was late, too.
         return dict(Counter(reason_of.get(numbers[at], "late") for at in places))
-
-    def _visit_again(self, numbers: list[int], places: list[int], take: Take) -> tuple[list[int], list[int]]:
-        """Look once more for the samples at some places of `numbers`."""
-        missing, corrupt = self.reader.visit(
-            [numbers[at] for at in places], lambda at, arrays: take(places[at], arrays)
-        )
-        return [places[at] for at in missing], [places[at] for at in corrupt]
 
     def _timeout(self, numbers: list[int], away: NoService | None) -> StagerError:
         what = f"{len(numbers)} samples of {self.name} (first: {self.reader.manifest.key(numbers[0])})"
@@ -218,3 +218,9 @@ class StagedSamples:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
+
+
+def _placed(places: list[int], found: tuple[Missing, Corrupt]) -> tuple[Missing, Corrupt]:
+    """What was found of the samples at some places, as those places."""
+    missing, corrupt = found
+    return [places[at] for at in missing], [places[at] for at in corrupt]

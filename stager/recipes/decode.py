@@ -78,16 +78,16 @@ def decode_resized(
     data: memoryview, max_pixels: int, target_of: Callable[[int, int], Target]
 ) -> Pixels | None:
     """The window, with the pixels that a whole decode and `resize` would give it; None: go the long way."""
-    if not native.decodes_jpeg() or bytes(data[: len(JPEG)]) != JPEG or _turn_of(data):
+    seen = native.look_at_jpeg(data) if native.decodes_jpeg() else None
+    if seen is None:
         return None
-    try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-    except Exception:  # the long way says what it is
-        return None
+    height, width, may_be_turned = seen
     target = target_of(height, width)
     to = target.height, target.width
-    is_plain = colours not in INKS and to != (height, width) and not goes_down_first((height, width), to)
+    is_plain = to != (height, width) and not goes_down_first((height, width), to)
     if not is_plain or max(height * width, target.height * target.width) > max_pixels:
+        return None
+    if may_be_turned and _turn_of(data):
         return None
     return native.decode_resized(data, (height, width), to, target.window)
 

@@ -121,7 +121,7 @@ class _Object:
     def __init__(self, source: BotoSource, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         self._source, self._info, self._done = source, info, done
         self._where = source.where(info)
-        self._data = memoryview(np.empty(info.size, np.uint8))
+        self._data = np.empty(info.size, np.uint8).data
         self._left = 0
         self._error: Exception | None = None
 
