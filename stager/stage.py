@@ -64,6 +64,25 @@ class Lanes(Generic[T]):
                     return lane.popleft()
 
 
+class Turn:
+    """A place in a line: whoever has it goes on when all before it have left.
+
+    Shards are given out in the order of need, each on a thread of its own; so they are fetched in that order.
+    """
+
+    def __init__(self, before: "Turn | None" = None) -> None:
+        self._before = before
+        self._left = threading.Event()
+
+    def wait(self) -> None:
+        if self._before is not None:
+            self._before._left.wait()
+            self._before = None  # or all that ever were would be held
+
+    def leave(self) -> None:
+        self._left.set()
+
+
 class Pools:
     """What one worker process has under way: objects that come, and threads that prepare them.
 
@@ -89,12 +108,11 @@ class Pools:
         for number in range(prepare_threads):
             threading.Thread(target=self._prepare_on, name=f"prepare-{number}", daemon=True).start()
 
-    def run(self, work: "_Work") -> None:
-        """Fetch all, prepare each as soon as it is there, return when the last one is done."""
+    def begin(self, work: "_Work") -> None:
+        """Have all fetched, and each prepared as soon as it is there. Its last one sets `all_done`."""
         with self._lock:
             self._to_fetch[0 if work.is_urgent else 1].extend((work, at) for at in range(len(work.samples)))
         self._fetch_more()
-        work.all_done.wait()
 
     def _fetch_more(self) -> None:
         while (admitted := self._admit()) is not None:
@@ -234,17 +252,23 @@ def build_shard(
     pools: Pools,
     progress: Callable[[int], None],
     is_urgent: bool = False,
+    turn: Turn | None = None,
 ) -> Built:
     """Read and prepare these samples and write them to `path`; with no path, only measure.
 
     A sample that cannot be had is left out and told. Only if the source failed for all of them, it raises.
+    The first sample is asked for in its `turn`, which is left then.
     """
+    turn = turn or Turn()
     header = ShardHeader(dataset, manifest.digest, recipe.digest, recipe.fields)
     with ExitStack() as stack:
         shard = path and stack.enter_context(shard_format.begin(path, header, len(samples)))
         infos = manifest.infos(samples)
         work = _Work(source, recipe, manifest, samples, infos, shard or None, progress, is_urgent, header)
-        pools.run(work)
+        turn.wait()
+        pools.begin(work)
+        turn.leave()
+        work.all_done.wait()
         if work.broken is not None:
             raise work.broken
         errors = [work.errors[at] for at in sorted(work.errors)]

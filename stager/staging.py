@@ -12,6 +12,7 @@ import numpy as np
 
 from stager.cache import Cache, Dataset, Failure
 from stager.check import drop_bad_shards
+from stager.dataset import DatasetSpec
 from stager.durable import Durable, DurableQueue
 from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
 from stager.events import Events
@@ -35,6 +36,7 @@ NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging wa
 REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room
 REFILL_EVERY_S: Final = 5.0
 STOP_S: Final = 10.0
+OPEN_AHEAD: Final = 8  # sources; to open one of S3 takes a tenth of a second
 NONE: Final = np.zeros(0, dtype=np.int64)
 
 
@@ -81,9 +83,9 @@ class Staging:
             if answered is not None:
                 self._ended(answered)
 
-    def warm_up(self) -> None:
-        """Have workers ready before the first task."""
-        self._tasks.pool.start()
+    def warm_up(self, specs: Iterable[DatasetSpec]) -> None:
+        """Have workers ready before the first task, and the sources of the first data sets open."""
+        self._tasks.pool.start(list(specs)[:OPEN_AHEAD])
 
     def stop(self) -> None:
         """Stop staging; finish what has been built. Jobs of a service stay, and go on at the next start."""

@@ -12,9 +12,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,9 +29,13 @@ from stager.recipes import open_recipe
 from stager.recipes.resize import resizer_name
 from stager.shards import FORMATS
 from stager.sources import open_source
-from stager.stage import Pools, build_shard
+from stager.stage import Pools, Turn, build_shard
 
 PROGRESS_EVERY_S = 0.2
+LIBRARIES = (
+    *("stager.sources.s3_curl", "stager.recipes.decode", "stager.shards.arrow_writer"),
+    *("pyarrow.compute", "numpy.ma"),  # which pyarrow imports when it needs them first
+)
 
 
 class Worker:
@@ -42,17 +47,34 @@ class Worker:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
         self._manifests: dict[str, Manifest] = {}
+        self._turn = Turn()  # of the last shard
+        self._turn.leave()
 
-    def run(self, task: Mapping[str, Any]) -> None:
+    def start(self, task: Mapping[str, Any]) -> None:
+        """Begin one task: scan, build, or open (a source that is likely to be asked for)."""
+        do: Callable[[], None]
+        if task["kind"] == "open":
+            do = partial(self._open_ahead, task)
+        elif task["kind"] == "scan":
+            do = partial(self._run, task, self._scan)
+        else:
+            self._turn = Turn(self._turn)
+            do = partial(self._run, task, partial(self._build, self._turn))
+        threading.Thread(target=do, daemon=True).start()
+
+    def _run(self, task: Mapping[str, Any], do: Callable[..., dict[str, Any]]) -> None:
         """Do one task and answer: {"task", "kind": "done" | "failed", ...}."""
         try:
-            spec = DatasetSpec.from_json(task["dataset"])
-            result = self._scan(task, spec) if task["kind"] == "scan" else self._build(task, spec)
+            result = do(task, DatasetSpec.from_json(task["dataset"]))
             self.say({"task": task["task"], "kind": "done", **result})
         except Exception as error:
             told = known_error(error, task.get("path", ""))
             about = {"error": type(told).__name__, "message": told.message, "hint": told.hint}
             self.say({"task": task["task"], "kind": "failed", **about})
+
+    def _open_ahead(self, task: Mapping[str, Any]) -> None:
+        with suppress(Exception):  # the first task that needs it tells
+            self._opened(DatasetSpec.from_json(task["dataset"]))
 
     def _scan(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
         def progress(scanned: int) -> None:
@@ -62,7 +84,7 @@ class Worker:
         write_manifest(Path(task["path"]), LAYOUTS[spec.layout], source.scan(), progress)
         return {}
 
-    def _build(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
+    def _build(self, turn: Turn, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
         began = time.perf_counter()
         done, said_at = 0, began
 
@@ -73,9 +95,9 @@ class Worker:
                 said_at = time.perf_counter()
                 self.say({"task": task["task"], "kind": "progress", "done": done})
 
-        source, recipe = self._opened(spec)
         scratch = Path(task["scratch"]) if task["scratch"] else None
         try:
+            source, recipe = self._opened(spec)
             built = build_shard(
                 scratch,
                 FORMATS[task["format"]],
@@ -87,6 +109,7 @@ class Worker:
                 self.pools,
                 progress,
                 task.get("urgent", False),
+                turn,
             )
             if scratch is not None and built.samples:
                 scratch.replace(task["path"])
@@ -94,6 +117,8 @@ class Worker:
             if scratch is not None:
                 scratch.unlink(missing_ok=True)
             raise
+        finally:
+            turn.leave()
         return {**asdict(built), "seconds": time.perf_counter() - began}
 
     def _opened(self, spec: DatasetSpec) -> tuple[Source, Recipe]:
@@ -114,8 +139,8 @@ class Worker:
 
 
 def load_libraries() -> None:
-    """Import what samples need before the first one is asked for: torch takes a second, boto3 half of one."""
-    for module in ("stager.sources.s3_curl", "stager.recipes.decode"):
+    """Import what samples need before the first one is asked for: boto3 takes half a second."""
+    for module in LIBRARIES:
         with suppress(Exception):  # what cannot be imported, the first sample tells
             import_module(module)
     with suppress(Exception):
@@ -142,7 +167,7 @@ def main() -> None:
     worker = Worker(int(sys.argv[1]), answers)
     logging.basicConfig(handlers=[_ToOwner(worker)])
     for line in sys.stdin:
-        threading.Thread(target=worker.run, args=(json.loads(line),), daemon=True).start()
+        worker.start(json.loads(line))
     os._exit(0)  # the owner is gone: what is under way is worth nothing
 
 

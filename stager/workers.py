@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
+from stager.dataset import DatasetSpec
 from stager.events import Events
 
 log = logging.getLogger("stager.workers")
@@ -52,10 +53,13 @@ class WorkerPool:
         self.workers: list[WorkerProcess] = []
         self._answers = answers
 
-    def start(self) -> None:
-        """Start all processes now: the first reader need not wait for them."""
+    def start(self, specs: Iterable[DatasetSpec]) -> None:
+        """Start all processes now, with these sources open: the first reader need not wait for them."""
         while len(self.workers) < self.size:
             self._start()
+        for worker in self.workers:
+            for spec in specs:
+                _write(worker, {"kind": "open", "dataset": spec.to_json()})
 
     def free_slots(self) -> int:
         """How many more tasks could be sent now."""
@@ -69,11 +73,7 @@ class WorkerPool:
         if not worker.tasks:
             worker.heard_at = time.monotonic()
         worker.tasks.add(task["task"])
-        try:
-            worker.stdin.write(json.dumps(task) + "\n")
-            worker.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has just died: its listener says so, and the task is given out again
+        _write(worker, task)
 
     def drop(self, worker: WorkerProcess) -> None:
         """Kill a worker and forget it. It is not waited for: on a hung mount it cannot even die."""
@@ -115,3 +115,9 @@ class WorkerPool:
                 self._answers.put(Answer(worker, message))
         worker.process.wait()
         self._answers.put(Answer(worker, None))
+
+
+def _write(worker: WorkerProcess, message: Mapping[str, Any]) -> None:
+    with suppress(BrokenPipeError):  # it has just died: its listener says so, and tasks are given out again
+        worker.stdin.write(json.dumps(message) + "\n")
+        worker.stdin.flush()

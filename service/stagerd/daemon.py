@@ -72,7 +72,7 @@ def run(config: Config) -> None:
         cache.close()
         raise
     owner = Owner(cache)
-    owner.staging.warm_up()
+    owner.staging.warm_up(config.datasets.values())
     owner.staging.jobs.resume()
     loop = Loop(owner)
     server = _Server(
