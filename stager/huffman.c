@@ -15,11 +15,10 @@
 #define UNLIKELY(fact) __builtin_expect(!!(fact), 0)
 #define INLINE static inline __attribute__((always_inline))
 
-/* libjpeg's own interface of an entropy decoder, from its jpegint.h: the same in all versions of libjpeg-turbo. */
+/* How libjpeg's own interface of an entropy decoder begins (jpegint.h), in all versions of libjpeg-turbo. */
 struct jpeg_entropy_decoder {
     void (*start_pass)(j_decompress_ptr info);
     boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
-    boolean insufficient_data;
 };
 
 #define MCU_BITS_MAX (64 * 31 * D_MAX_BLOCKS_IN_MCU) /* the longest codes and numbers */
@@ -202,7 +201,8 @@ static const uint8_t *unstuff(Huffman *huffman, const uint8_t *from, const uint8
 
 int stager_take_huffman(Huffman *huffman, j_decompress_ptr info)
 {
-    if (info->progressive_mode || info->arith_code || info->restart_interval || jpeg_has_multiple_scans(info))
+    if (info->progressive_mode || info->arith_code || info->restart_interval || jpeg_has_multiple_scans(info) ||
+        info->data_precision != 8)
         return 0;
     for (int component = 0, made = 0; component < info->comps_in_scan; component++) {
         int dc = info->cur_comp_info[component]->dc_tbl_no, ac = info->cur_comp_info[component]->ac_tbl_no;

@@ -218,8 +218,11 @@ class Staging:
             rest = np.setdiff1d(piece.samples, keep)
             if len(rest):
                 self._tasks.build(replace(piece, samples=rest), is_transient=True)
-        except NoSpace as error:  # not even memory has room
-            self._give_up(piece.dataset, piece.samples, error)
+        except NoSpace as error:
+            if piece.for_reader:  # not even memory has room
+                self._give_up(piece.dataset, piece.samples, error)
+            else:  # the disk was filled since we looked: what a job waits for it takes again
+                self.jobs.wait_for_room()
 
     def _ended(self, outcome: Outcome) -> None:
         """A task is over: its job, and everyone who waits for its samples, hears of it."""

@@ -307,3 +307,32 @@ def test_what_was_hot_and_was_lost_comes_back_when_nobody_needs_anything_else(tm
         )
         wait_for(lambda: place.json("status")["datasets"][0]["resident"] == 40)
         process.send_signal(signal.SIGTERM)
+
+
+REFUSED_ONCE = """
+import sys
+from stager.budget import Budget
+from stager.cli import main
+take, asked = Budget.take, []
+def take_not_the_second(budget, size_bytes):
+    asked.append(size_bytes)
+    if len(asked) == 2:
+        raise budget.refusal(size_bytes)
+    take(budget, size_bytes)
+Budget.take = take_not_the_second
+sys.argv = ["stager", "prefetch", "--json"]
+try:
+    main()
+finally:
+    assert len(asked) > 2
+"""
+
+
+def test_a_disk_that_is_filled_between_our_look_and_our_reservation_pauses_a_job(tmp_path: Path) -> None:
+    """Found by four tasks a worker: the files that one made were missing to the next."""
+    image_folder(tmp_path / "source", 2, 200)
+    place = Place(tmp_path).configure(table("pets", tmp_path / "source", 32))
+    done = place.python(REFUSED_ONCE)
+    assert done.returncode == 0, done.stderr
+    assert "paused" in done.stderr
+    assert '"staged": 400' in done.stdout

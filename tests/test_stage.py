@@ -16,7 +16,7 @@ from stager.manifest import Manifest, write_manifest
 from stager.model import Fetched, ObjectInfo
 from stager.recipes import open_recipe
 from stager.shards import FORMATS, open_shard, verify_shard
-from stager.stage import Built, Lanes, Pools, build_shard
+from stager.stage import Built, Lanes, Pools, Turn, build_shard
 
 RECIPE = open_recipe({"crop": 40})
 
@@ -42,14 +42,18 @@ def pools() -> Pools:
     return Pools(3)
 
 
-def build(directory: Path, source: MemorySource, pools: Pools, name: str = "arrow") -> tuple[Path, Built]:
+def build(
+    directory: Path, source: MemorySource, pools: Pools, name: str = "arrow", turn: Turn | None = None
+) -> tuple[Path, Built]:
     write_manifest(directory / "manifest", LAYOUTS["folder"], source.scan())
     manifest = Manifest.open(directory / "manifest")
     (directory / "manifest").unlink()
     path = directory / f"shard{FORMATS[name].suffix}"
     samples = list(range(len(manifest)))
     done: list[int] = []
-    built = build_shard(path, FORMATS[name], "d", source, RECIPE, manifest, samples, pools, done.append)
+    built = build_shard(
+        path, FORMATS[name], "d", source, RECIPE, manifest, samples, pools, done.append, turn=turn
+    )
     assert sum(done) == len(samples)
     return path, built
 
@@ -156,3 +160,32 @@ class HeldSource(MemorySource):
             with self.lock:
                 self.asked, self.bytes = self.asked - 1, self.bytes - info.size
             done(memoryview(self.objects[info.key]))
+
+
+def test_a_shard_is_fetched_when_those_before_it_are_whichever_thread_is_first(tmp_path: Path) -> None:
+    first = Turn()
+    sources, pools, threads = {"first": HeldSource(), "second": HeldSource()}, Pools(2), []
+    for name, turn in (("second", Turn(first)), ("first", first)):
+        assert sources["second"].most == 0
+        (tmp_path / name).mkdir()
+        threads.append(
+            threading.Thread(target=build, args=(tmp_path / name, sources[name], pools, "arrow", turn))
+        )
+        threads[-1].start()
+        threads[0].join(0.2)  # it has time enough to begin, and must not
+    for source in sources.values():
+        source.let_go()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert sources["second"].most > 0
+
+
+def test_a_shard_that_cannot_even_begin_lets_the_next_one_go_on() -> None:
+    first = Turn()
+    second = Turn(first)
+    waits = threading.Thread(target=second.wait)
+    waits.start()
+    first.leave()
+    waits.join(10)
+    assert not waits.is_alive()
