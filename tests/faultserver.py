@@ -6,6 +6,7 @@ with fault_server() as server:
 """
 
 import hashlib
+import re
 import socket
 import struct
 import threading
@@ -216,6 +217,16 @@ def another_version(answer: _Handler, body: bytes, _etag: str) -> None:
     """The object was overwritten, and the server does not know If-Match."""
     answer.begin(200, "0" * 32, len(body))
     answer.wfile.write(body)
+
+
+def as_aws_lists(answer: _Handler, body: bytes, etag: str) -> None:
+    """A listing whose items have their parts in the order of AWS."""
+    good(answer, re.sub(rb"(<Size>.*?</Size>)(.*?</ETag>)", rb"\2\1", body), etag)
+
+
+def error_in_200(answer: _Handler, _body: bytes, etag: str) -> None:
+    """S3 begins to answer before it knows that it will fail."""
+    good(answer, b"<Error><Code>InternalError</Code><Message>We are sorry.</Message></Error>", etag)
 
 
 def _half(answer: _Handler, body: bytes, etag: str) -> None:

@@ -8,6 +8,7 @@ import random
 import time
 import traceback
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from contracts import only, read, refusal
 from faultserver import BUCKET, Fault, FaultServer, error
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound
 from stager.model import SourceSpec
+from stager.sources import s3
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import BotoSource, Limits
 from stager.sources.s3_check import CHECKSUMS
@@ -138,7 +140,12 @@ def test_what_concerns_the_source_is_said_in_one_line_with_a_hint_and_no_secret(
 
 
 @pytest.mark.parametrize(
-    ("broken", "kind"), [(error(403, "AccessDenied"), SourceForbidden), (fault.truncated, SourceBusy)]
+    ("broken", "kind"),
+    [
+        (error(403, "AccessDenied"), SourceForbidden),
+        (fault.truncated, SourceBusy),
+        (fault.error_in_200, SourceBusy),
+    ],
 )
 def test_a_listing_that_fails_is_an_error_of_the_source(
     server: FaultServer, source: S3Source, broken: Fault, kind: type[SourceError]
@@ -146,6 +153,20 @@ def test_a_listing_that_fails_is_an_error_of_the_source(
     server.fail("", broken)
     with pytest.raises(kind):
         list(source.scan())
+
+
+def test_a_listing_is_the_same_by_our_short_way_as_by_botocore(
+    server: FaultServer, source: S3Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["b<&>'\"c", "d e/é+%41", "f", "a b"]
+    server.objects |= {f"{key}/{number:04}": b"x" * number for key in keys for number in range(0, 900, 3)}
+    expected = list(source.scan())  # Size before ETag: botocore parses it
+    assert len(expected) == len(server.objects)
+    server.fail("", *[fault.as_aws_lists] * 9)
+    parsed: list[int] = []
+    monkeypatch.setattr(s3, "unescape", lambda text: (parsed.append(1), unescape(text))[1])
+    assert list(source.scan()) == expected
+    assert len(parsed) == 2 * len(expected)
 
 
 def test_a_listing_that_breaks_at_a_later_page_goes_on(server: FaultServer, source: S3Source) -> None:
