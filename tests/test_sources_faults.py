@@ -75,6 +75,19 @@ def test_what_may_pass_is_busy_soon_and_asked_again_gives_the_bytes(
     assert time.monotonic() - started < BOUND_S
 
 
+def test_a_sandbox_that_forbids_all_about_priorities_does_not_stop_it(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As systemd/stager.service does."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    source = CurlSource(SourceSpec(f"s3://{BUCKET}", endpoint_url=server.endpoint_url), LIMITS)
+    assert bytes(read(source, only(source))) == DATA
+
+
 def test_nobody_below_asks_again(server: FaultServer, source: S3Source) -> None:
     info = only(source)
     server.fail("a", *[error(503, "SlowDown")] * 3)

@@ -128,7 +128,8 @@ class CurlLoop:
 
     def _run(self) -> None:
         # Where all cores are busy it waits its turn, and then finds more to do at once: 2 % of all CPU.
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        with suppress(OSError):  # some sandboxes do not let us, and systemd's is ours
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_MAXCONNECTS, CONNECTIONS)
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
