@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 import simplejpeg
 
+from bench.data import NO_SUM
 from bench.environments import BENCH, ROOT
 from bench.peers.common import process_tree
 from bench.process import end_all, run_group, start_group
@@ -323,7 +324,7 @@ def listed_by_s3(place: Place, source: Path, samples: int) -> Figures:
     """A scan of as many keys of an S3 server. Its objects are one file: only the listing is looked at."""
     say(f"{samples:,}: S3 listing")
     body = next(source.glob("*/*"))
-    objects = ((f"bench/{key}", body, f"{number:032x}") for number, key in enumerate(keys(samples)))
+    objects = ((f"bench/{key}", body, f"{number:032x}", NO_SUM) for number, key in enumerate(keys(samples)))
     shutil.rmtree(place.root / "far", ignore_errors=True)
     with slow_s3(objects) as server:
         place.configure(f'source = "s3://bench/"\nendpoint_url = "{server.endpoint_url}"', "far")
