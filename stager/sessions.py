@@ -146,10 +146,11 @@ class Session:
         """Which of these samples are still to be read."""
         return np.asarray(self._last_places[samples] >= self.position)
 
-    def first_place(self, samples: Numbers) -> int:
-        """Where in the order the first of these is; 0: nowhere."""
+    def distance_to(self, samples: Numbers) -> int | None:
+        """How many samples it reads before the first of these; None: they are not in its order."""
         places = self._last_places[samples]
-        return int(places[places >= 0].min(initial=len(self.order))) if (places >= 0).any() else 0
+        places = places[places >= 0]
+        return max(0, int(places.min()) - self.position) if len(places) else None
 
     @cached_property
     def missing(self) -> int:
@@ -243,10 +244,10 @@ class Sessions:
             mask |= session.is_ahead(samples)
         return mask
 
-    def place_of(self, dataset: Dataset, samples: Numbers) -> int:
-        """How far into its order a session reads the first of these; 0: in no order that we know."""
-        places = [session.first_place(samples) for session in self._of(dataset)]
-        return min(places, default=0)
+    def distance_to(self, dataset: Dataset, samples: Numbers) -> int:
+        """How many samples a session reads before the first of these; 0: in no order that we know."""
+        found = (session.distance_to(samples) for session in self._of(dataset))
+        return min((distance for distance in found if distance is not None), default=0)
 
     def courses(self, dataset: Dataset) -> list[Course]:
         """What is known of the reads to come, also of sessions that rest."""

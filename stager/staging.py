@@ -128,7 +128,7 @@ class Staging:
         for at in range(0, len(missing), each):
             part = missing[at : at + each]
             piece = Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True)
-            self._tasks.put_urgent(replace(piece, place=self.sessions.place_of(dataset, part)))
+            self._tasks.put_urgent(replace(piece, distance=self.sessions.distance_to(dataset, part)))
         return self._wants.add(dataset, reasons, wait_s)
 
     def pin_again(self, lost: Iterable[ShardRow]) -> None:

@@ -41,7 +41,7 @@ class Piece:
     for_reader: bool = False
     is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
     is_transient: bool = False  # to memory at once: the disk is full
-    place: int = 0  # in the order of the reader that waits for it
+    distance: int = 0  # samples that the reader who waits for it reads before
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Tasks:
         self.cache, self.transients = cache, transients
         self.pool = WorkerPool(events)
         self._open: dict[int, Task] = {}
-        self._urgent: list[Piece] = []  # by their places
+        self._urgent: list[Piece] = []  # the nearest first
         self._suspects: list[Piece] = []  # one sample each
         self._in_flight: dict[tuple[int, str], Mask] = {}  # data set id, manifest -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
@@ -127,7 +127,7 @@ class Tasks:
 
         A reader has several batches under way, and asks for them in any order: the first is given out first.
         """
-        insort(self._urgent, piece, key=lambda urgent: urgent.place)
+        insort(self._urgent, piece, key=lambda urgent: urgent.distance)
 
     def next_urgent(self) -> Piece | None:
         """The next urgent samples that are still missing and not in a task."""
