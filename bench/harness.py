@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bench.data import Data
 from bench.environments import BENCH, ROOT, Environment
-from bench.memory import back_memory
+from bench.memory import backed_memory
 from bench.process import run_group
 from bench.servers import environ, running_service, slow_s3
 
@@ -39,7 +39,7 @@ class Scale:
     peer_minutes: float  # then no further round of a peer is begun; in a quick run, no further peer
 
 
-FULL: Final = Scale(3, 10_000, 6_000, 4_000, 1_000, (10, 25, 50, 75, 90), 6_000, 2.0, 17.0)
+FULL: Final = Scale(3, 10_000, 10_000, 4_000, 1_000, (10, 25, 50, 75, 90), 6_000, 2.0, 17.0)
 QUICK: Final = Scale(1, 2_000, 800, 800, 500, (50,), 2_000, 0.5, 1.5)
 
 
@@ -193,16 +193,16 @@ class Bench:
             )
         shutil.rmtree(root, ignore_errors=True)
 
-    def back_memory(self, data: Data) -> None:
-        """Whoever prepares these samples next finds memory for them, raw and as they came, twice."""
-        back_memory(2 * len(data) * (RAW_BYTES + JPEG_BYTES))
+    def memory_for(self, data: Data) -> AbstractContextManager[None]:
+        """Whoever prepares these samples meanwhile finds memory for them, raw and as they came."""
+        return backed_memory(len(data) * (RAW_BYTES + JPEG_BYTES))
 
     def make_shards(self, peer: Environment, store: str, data: Data, **more: Any) -> Answer:
         """Have a peer prepare its own files; `pixels` in `more`: from pixels, else from the JPEGs."""
         out = self.work / "shards" / f"{peer.peer.name}-{store}-{len(data)}"
         task = self.task(data, verb="prepare", store=store, out=str(out), **more)
-        self.back_memory(data)
-        answer = self.run(peer.peer.module, peer.python, task)
+        with self.memory_for(data):
+            answer = self.run(peer.peer.module, peer.python, task)
         if not answer.get("problem"):
             self.shards[peer.peer.name, store, len(data)] = out, float(answer["seconds"])
         return answer

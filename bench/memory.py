@@ -1,29 +1,61 @@
-"""Memory that is there when a run begins.
+"""Memory that is there when a run takes it.
 
-A virtual machine hands free memory back to its host within a minute. The first touch of such a page costs
-8 us here, a row of 150 KB that is written to a file 350 us instead of 35: as much as a fifth of a decoder's
-work, at times, and at other times nothing. All who take part find their memory backed instead.
+A virtual machine hands memory that is free for some seconds back to its host. The first touch of such a page
+costs 8 us here, a row of 150 KB that is written to a file 350 us instead of 35: as much as a fifth of a
+decoder's work, at times, and at other times nothing. So memory is held for all who take part, and let go of
+as they take it.
 """
 
 import mmap
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 PAGE: Final = 4096
+CHUNK_BYTES: Final = 16 << 20
+AHEAD_BYTES: Final = 96 << 20  # free, and so fresh that the host still has it
+LOOK_EVERY_S: Final = 0.02
 SHARE: Final = 0.25  # of what is free, at most
 
 
-def back_memory(size_bytes: int) -> None:
-    """Have the host back as much free memory as a run will take, files that it writes included."""
-    size_bytes = min(size_bytes, int(_free_bytes() * SHARE))
-    with mmap.mmap(-1, max(size_bytes, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        with suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        for at in range(0, len(memory), PAGE):
-            memory[at] = 1
+@contextmanager
+def backed_memory(size_bytes: int) -> Iterator[None]:
+    """Whoever takes up to so much memory meanwhile, files that are written included, finds it backed."""
+    size_bytes = min(size_bytes + AHEAD_BYTES, int(_meminfo("MemAvailable") * SHARE))
+    held = [_touched(CHUNK_BYTES) for _ in range(0, size_bytes, CHUNK_BYTES)]
+    free_bytes = _meminfo("MemFree")
+    is_over = threading.Event()
+
+    def let_go() -> None:
+        while held and not is_over.is_set():
+            lacking = free_bytes + AHEAD_BYTES - _meminfo("MemFree")
+            for _ in range(0, max(lacking, 0), CHUNK_BYTES):
+                if held:
+                    held.pop().close()
+            is_over.wait(LOOK_EVERY_S)
+
+    giver = threading.Thread(target=let_go, name="memory", daemon=True)
+    giver.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        giver.join()
+        for memory in held:
+            memory.close()
 
 
-def _free_bytes() -> int:
+def _touched(size_bytes: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    for at in range(0, size_bytes, PAGE):
+        memory[at] = 1
+    return memory
+
+
+def _meminfo(name: str) -> int:
     told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(told["MemAvailable"].split()[0]) * 1024
+    return int(told[name].split()[0]) * 1024

@@ -51,9 +51,9 @@ def stage(bench: Bench, data: Data) -> Answer:
     root = bench.work / "prepare"
     shutil.rmtree(root, ignore_errors=True)
     with slow_s3(data.objects()) as s3, running_service(root, s3.endpoint_url) as service:
-        bench.back_memory(data)
         before = cpu_s(service.pid)
-        told = service.prefetch()
+        with bench.memory_for(data):
+            told = service.prefetch()
         used_s = cpu_s(service.pid) - before
         server_s = s3.stats()["cpu_s"]
     shutil.rmtree(root, ignore_errors=True)
@@ -144,9 +144,9 @@ def cold_stager(bench: Bench, data: Data) -> Answer:
         running_service(root, s3.endpoint_url) as service,
     ):
         config = service.environ()["STAGER_CONFIG"]
-        bench.back_memory(data)
         before = cpu_s(service.pid)
-        answer = bench.ours("cold", **bench.task(data), workers=2, env={"STAGER_CONFIG": config})
+        with bench.memory_for(data):
+            answer = bench.ours("cold", **bench.task(data), workers=2, env={"STAGER_CONFIG": config})
         answer = with_stats(answer, s3) | {"service_memory_mb": service.peak_mb}
         answer["cpu_ms"] = 1000 * (cpu_s(service.pid) - before) / len(data)
     shutil.rmtree(root, ignore_errors=True)
@@ -173,8 +173,8 @@ def cold_shards(bench: Bench, peer: Environment, store: str, data: Data, task: d
         }
         more |= {"store": store, "cache": str(cache), "workers": 2}
         env = {"S3_ENDPOINT_URL": s3.endpoint_url, "AWS_ENDPOINT_URL": s3.endpoint_url}
-        bench.back_memory(data)
-        answer = with_stats(bench.run(peer.peer.module, peer.python, task | more, **env), s3)
+        with bench.memory_for(data):
+            answer = with_stats(bench.run(peer.peer.module, peer.python, task | more, **env), s3)
     shutil.rmtree(cache, ignore_errors=True)
     if not answer.get("problem") and store == "raw":
         answer["prepare_s"] = prepare_s
