@@ -10,6 +10,8 @@ import re
 import socket
 import struct
 import threading
+import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +22,14 @@ from xml.sax.saxutils import escape
 
 BUCKET = "data"
 PAGE_KEYS = 1000
+ALL = 1 << 30
 
 
 class FaultServer(ThreadingHTTPServer):
-    """One bucket in memory. `fail` says how the next requests for a key go wrong; "" is the listing."""
+    """One bucket in memory. `fail` says how the next requests for a key go wrong.
+
+    "" is the listing, "/" that of its folders.
+    """
 
     daemon_threads = True
 
@@ -35,6 +41,7 @@ class FaultServer(ThreadingHTTPServer):
         self.sums: dict[str, str] = {}  # headers with checksums of every object, for those who ask for them
         self.ranges: list[str] = []  # as they were asked for
         self.asked: list[str] = []  # the paths as they came
+        self.listings: list[dict[str, list[str]]] = []  # the queries of listings
         self.stopping = threading.Event()
         self._faults: dict[str, list[Fault]] = defaultdict(list)
         self._lock = threading.Lock()
@@ -51,6 +58,13 @@ class FaultServer(ThreadingHTTPServer):
 
     def keys(self, start: int, count: int) -> list[str]:
         return sorted(self.objects, key=str.encode)[start : start + count]
+
+    def place_after(self, key: str) -> int:
+        return bisect_right(self.keys(0, ALL), key.encode(), key=str.encode)
+
+    def folders(self, prefix: str) -> list[str]:
+        keys = [key[len(prefix) :] for key in self.keys(0, ALL) if key.startswith(prefix)]
+        return sorted({f"{prefix}{key.partition('/')[0]}/" for key in keys if "/" in key}, key=str.encode)
 
     def item(self, key: str) -> tuple[int, str]:
         return len(self.objects[key]), self.etag(key)
@@ -70,7 +84,10 @@ class _Handler(BaseHTTPRequestHandler):
         if bucket != BUCKET:
             error(404, "NoSuchBucket")(self, b"", "")
         elif not key:
-            self.server.next_fault("")(self, self._listing(parse_qs(query)), "")
+            asked = parse_qs(query)
+            self.server.listings.append(asked)
+            body = self._folders(asked) if "delimiter" in asked else self._listing(asked)
+            self.server.next_fault("/" if "delimiter" in asked else "")(self, body, "")
         elif key not in self.server.objects:
             error(404, "NoSuchKey")(self, b"", "")
         else:
@@ -78,6 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _listing(self, query: dict[str, list[str]]) -> bytes:
         start = int(query.get("continuation-token", ["0"])[0])
+        if "start-after" in query:
+            start = self.server.place_after(query["start-after"][0])
         keys = self.server.keys(start, PAGE_KEYS + 1)
         prefix = query.get("prefix", [""])[0]
         more = len(keys) > PAGE_KEYS
@@ -93,6 +112,16 @@ class _Handler(BaseHTTPRequestHandler):
         return (
             f"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>"
             f"{token}{items}</ListBucketResult>"
+        ).encode()
+
+    def _folders(self, query: dict[str, list[str]]) -> bytes:
+        folders = "".join(
+            f"<CommonPrefixes><Prefix>{quote(folder)}</Prefix></CommonPrefixes>"
+            for folder in self.server.folders(query.get("prefix", [""])[0])
+        )
+        return (
+            f"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>"
+            f"{folders}</ListBucketResult>"
         ).encode()
 
     def begin(
@@ -217,6 +246,11 @@ def another_version(answer: _Handler, body: bytes, _etag: str) -> None:
     """The object was overwritten, and the server does not know If-Match."""
     answer.begin(200, "0" * 32, len(body))
     answer.wfile.write(body)
+
+
+def late(answer: _Handler, body: bytes, etag: str) -> None:
+    time.sleep(0.05)
+    good(answer, body, etag)
 
 
 def as_aws_lists(answer: _Handler, body: bytes, etag: str) -> None:

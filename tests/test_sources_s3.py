@@ -158,10 +158,13 @@ def test_markers_of_folders_are_no_objects(place: BucketPlace) -> None:
 
 def test_more_keys_than_a_page_holds_are_all_listed(s3: S3Server) -> None:
     place = BucketPlace(s3, BotoSource)
-    keys = [f"{number:04}" for number in range(1010)]
+    folders = [
+        f"{number:02}{more}" for number in range(11) for more in ("", "-b")
+    ]  # some list 00 before 00-b
+    keys = [f"{folder}/{number:03}" for folder in folders for number in range(100)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda key: place.put(key, b"x"), keys))
-    assert [info.key for info in place.open().scan()] == keys
+    assert [info.key for info in place.open().scan()] == sorted(keys)
 
 
 def test_an_object_uploaded_in_parts_is_read_though_its_etag_is_no_md5(place: BucketPlace) -> None:

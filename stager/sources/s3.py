@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from html import unescape
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import boto3
-from botocore import UNSIGNED, handlers
+from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.response import StreamingBody
@@ -23,6 +23,7 @@ from stager.model import ObjectInfo, SourceSpec, encode_key
 from stager.sources.keys import shown
 from stager.sources.s3_check import ObjectCheck
 from stager.sources.s3_errors import our_errors
+from stager.sources.s3_listing import list_objects, take_items_first
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -47,9 +48,6 @@ class Limits:
         return float(self.answer_s * 2 ** max(0, math.ceil(math.log2(max(needed, 1)))))
 
 
-_ITEM: Final = re.compile(
-    rb"<Contents>.*?<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>.*?<Size>(\d+)</Size>.*?</Contents>", re.S
-)
 LIMITS: Final = Limits()
 CONNECTIONS: Final = 64  # kept open to one server
 
@@ -106,14 +104,11 @@ class BotoSource:
 
     def _listed(self) -> Iterator[ObjectInfo]:
         with our_errors(self.url, self.endpoint):
-            pages = self.client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=self.prefix
-            )
-            for page in pages:
-                for item in page.get("Contents", ()):
-                    if not item["Key"].endswith("/"):  # consoles make these to show a folder
-                        key = item["Key"].removeprefix(self.prefix)
-                        yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
+            ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix)
+            for item in list_objects(ask, self.prefix):
+                if not item["Key"].endswith("/"):  # consoles make these to show a folder
+                    key = item["Key"].removeprefix(self.prefix)
+                    yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
 
     def address(self) -> tuple[str, str]:
         """The bucket's endpoint and region. boto3 goes where S3 sends it; who does not must be told."""
@@ -139,7 +134,7 @@ class BotoSource:
         )
         try:
             client = self.session.client("s3", endpoint_url=self.spec.endpoint_url, config=config)
-            _take_items_first(client.meta.events)
+            take_items_first(client.meta.events)
             return client
         except BotoCoreError:
             raise
@@ -158,39 +153,6 @@ def split_url(url: str) -> tuple[str, str]:
     if not bucket:
         raise UsageError(f"{url}: there is no bucket in it", hint="write s3://bucket/prefix")
     return bucket, prefix if prefix.endswith("/") or not prefix else prefix + "/"
-
-
-def _take_items_first(events: Any) -> None:
-    """Take the objects out of a listing before botocore parses it.
-
-    It does so twice: one of its handlers looks for an error in every answer, and is called before any that
-    others can register. So it makes room for ours, and is called behind it.
-    """
-    for_errors = getattr(handlers, "_handle_200_error", None)
-
-    def take_items(**answer: Any) -> None:
-        _take_items(**answer)
-        if for_errors is not None:
-            for_errors(**answer)
-
-    if for_errors is not None:
-        events.unregister("before-parse.s3.*", for_errors)
-    events.register_first("before-parse.s3.*", take_items)
-
-
-def _take_items(
-    operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
-) -> None:
-    if operation_model.name != "ListObjectsV2":
-        return
-    body = response_dict["body"]
-    items = _ITEM.findall(body)
-    if items and len(items) == body.count(b"<Contents>"):  # or else botocore may know what this is
-        response_dict["body"] = _ITEM.sub(b"", body)
-        customized_response_dict["Contents"] = [
-            {"Key": unescape(key.decode()), "ETag": unescape(etag.decode()), "Size": int(size)}
-            for key, etag, size in items
-        ]
 
 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:

@@ -1,0 +1,178 @@
+"""The objects below a prefix of a bucket: pages of them, several ranges side by side.
+
+A page says where the next one begins, so they come one after the other: a million keys take minutes. But a
+listing may begin behind any key. Once it turns out to be a long one, its folders are asked for, and groups of
+them are listed ahead. A range that was is taken only if it begins with the very object that the one before
+found there: what the server says page by page is what counts, whatever it makes of the rest.
+"""
+
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from html import unescape
+from itertools import pairwise
+from typing import Any, Final
+
+from botocore import handlers
+
+Item = dict[str, Any]  # Key, ETag, Size
+Ask = Callable[..., Mapping[str, Any]]  # for a page of the bucket and its prefix
+
+RANGES: Final = 8  # that are listed ahead
+PAGES_MOST: Final = 4  # of a range, before its turn comes
+FILL: Final = 0.9  # of its pages: a folder more would often take one more
+FOLDER_PAGES_MOST: Final = 32
+
+_ITEM: Final = re.compile(
+    rb"<Contents>.*?<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>.*?<Size>(\d+)</Size>.*?</Contents>", re.S
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some pages that follow each other, and what to ask for the next; None: there is none."""
+
+    items: list[Item]
+    token: str | None
+
+
+def list_objects(ask: Ask, prefix: str) -> Iterator[Item]:
+    """All objects, in the server's order."""
+    is_over = threading.Event()
+    pool = ThreadPoolExecutor(RANGES, "list")
+    try:
+        part = _page(ask)
+        folders = pool.submit(_folders, ask, is_over) if part.token else None
+        ahead = _Ahead(ask, pool, is_over, [])
+        while True:
+            if folders is not None and folders.done():
+                ahead = _Ahead(ask, pool, is_over, split(folders.result(), part.items, prefix))
+                folders = None
+            taken, folder = None, ahead.folder
+            for item in part.items:
+                key = item["Key"]
+                # The folder's own marker, if there is one, is before what was asked for.
+                if folder is not None and key.startswith(folder) and key != folder:
+                    taken, folder = ahead.take(item), ahead.folder
+                    if taken is not None:
+                        break
+                yield item
+            if taken is None and part.token is None:
+                return
+            part = taken or _page(ask, ContinuationToken=part.token)
+    finally:
+        is_over.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def split(folders: Sequence[str], page: Sequence[Item], prefix: str) -> list[str]:
+    """The folders behind a page at which ranges of about as many objects begin."""
+    if not page:
+        return []
+    last = page[-1]["Key"].encode()
+    left = [folder for folder in folders if folder.encode() > last]
+    in_page = len({item["Key"][len(prefix) :].partition("/")[0] for item in page})
+    pages = min(max(len(left) / in_page / RANGES, 1.0), PAGES_MOST)
+    return left[:: max(1, int(FILL * pages * in_page))]
+
+
+class _Ahead:
+    """The ranges that are listed ahead: the next one first."""
+
+    def __init__(
+        self, ask: Ask, pool: ThreadPoolExecutor, is_over: threading.Event, begins: Sequence[str]
+    ) -> None:
+        self._ask, self._pool, self._is_over = ask, pool, is_over
+        self._to_come = pairwise([*begins, None])
+        self._asked: deque[tuple[str, Future[_Part]]] = deque()
+        for _ in range(RANGES):
+            self._ask_next()
+
+    @property
+    def folder(self) -> str | None:
+        """Where the next range begins."""
+        return self._asked[0][0] if self._asked else None
+
+    def take(self, item: Item) -> _Part | None:
+        """The next range, if it begins with this object. It is gone in any case."""
+        _, asked = self._asked.popleft()
+        self._ask_next()
+        part = None if asked.exception() else asked.result()
+        return part if part is not None and part.items[:1] == [item] else None
+
+    def _ask_next(self) -> None:
+        begin, end = next(self._to_come, (None, None))
+        if begin is not None:
+            self._asked.append((begin, self._pool.submit(self._read, begin, end)))
+
+    def _read(self, begin: str, end: str | None) -> _Part:
+        part = _page(self._ask, StartAfter=begin)
+        items = list(part.items)
+        for _ in range(PAGES_MOST - 1):
+            is_past = end is not None and any(item["Key"].startswith(end) for item in part.items)
+            if is_past or part.token is None or self._is_over.is_set():
+                break
+            part = _page(self._ask, ContinuationToken=part.token)
+            items += part.items
+        return _Part(items, part.token)
+
+
+def _page(ask: Ask, **where: str | None) -> _Part:
+    told = ask(**where)
+    return _Part(list(told.get("Contents", ())), told.get("NextContinuationToken"))
+
+
+def _folders(ask: Ask, is_over: threading.Event) -> list[str]:
+    """The folders right below the prefix. If they cannot be had, nothing is listed ahead."""
+    found: list[str] = []
+    where: dict[str, str] = {}
+    for _ in range(FOLDER_PAGES_MOST):
+        try:
+            told = ask(Delimiter="/", **where)
+        except Exception:
+            return []
+        found += [folder["Prefix"] for folder in told.get("CommonPrefixes", ())]
+        if not told.get("NextContinuationToken") or is_over.is_set():
+            break
+        where = {"ContinuationToken": told["NextContinuationToken"]}
+    return found
+
+
+def take_items_first(events: Any) -> None:
+    """Take the objects out of a listing before botocore parses it.
+
+    It does so twice: one of its handlers looks for an error in every answer, and is called before any that
+    others can register. So it makes room for ours, and is called behind it.
+    """
+    for_errors = getattr(handlers, "_handle_200_error", None)
+
+    def take_items(**answer: Any) -> None:
+        _take_items(**answer)
+        if for_errors is not None:
+            for_errors(**answer)
+
+    if for_errors is not None:
+        events.unregister("before-parse.s3.*", for_errors)
+    events.register_first("before-parse.s3.*", take_items)
+
+
+def _take_items(
+    operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
+) -> None:
+    if operation_model.name != "ListObjectsV2":
+        return
+    body = response_dict["body"]
+    items = _ITEM.findall(body)
+    if items and len(items) == body.count(b"<Contents>"):  # or else botocore may know what this is
+        response_dict["body"] = _ITEM.sub(b"", body)
+        customized_response_dict["Contents"] = [
+            {"Key": _text(key), "ETag": _text(etag), "Size": int(size)} for key, etag, size in items
+        ]
+
+
+def _text(raw: bytes) -> str:
+    raw = raw.replace(b"&quot;", b'"')  # the etag's, in every item
+    return unescape(raw.decode()) if b"&" in raw else raw.decode()
