@@ -94,7 +94,7 @@ class BatchLoader:
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return len(self._parts(0))
+        return len(self._parts(0, self._order_of(self.epoch)))
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
@@ -149,9 +149,10 @@ class BatchLoader:
         """
         start, self._resume_at = self._resume_at, 0
         self._position = start
-        self._tell_order(start)
-        parts = deque(self._parts(start))
-        self._length = len(self._order_of(self.epoch))
+        order = self._order_of(self.epoch)
+        self._tell_order(start, order)
+        parts = deque(self._parts(start, order))
+        self._length = len(order)
         seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
         if not parts:  # the rest is less than a batch, and dropped
             self._advance(epoch, is_last=True)
@@ -200,14 +201,14 @@ class BatchLoader:
         if is_last:
             self.epoch, self._position = epoch + 1, 0
 
-    def _tell_order(self, start: int) -> None:
+    def _tell_order(self, start: int, order: Numbers) -> None:
         """The order is a function of these: the service works it out for itself."""
         orders = []
         if self._own_order is not None or not self.samples.is_whole:
-            orders = [self.samples.numbers[self._order_of(self.epoch + ahead)] for ahead in (0, 1)]
+            orders = [self.samples.numbers[read] for read in (order, self._order_of(self.epoch + 1))]
         self.samples.session.read_in_order(
             {
-                "own_orders": [pack_numbers(order) for order in orders],
+                "own_orders": [pack_numbers(read) for read in orders],
                 "manifest": self.samples.manifest_digest,
                 "subset": self.samples.subset.to_json(),
                 "shuffle": self.shuffle,
@@ -221,9 +222,9 @@ class BatchLoader:
             }
         )
 
-    def _parts(self, start: int) -> list[Numbers]:
+    def _parts(self, start: int, order: Numbers) -> list[Numbers]:
         """The positions of each batch of this rank, from `start` of the epoch on."""
-        mine = rank_order(self._order_of(self.epoch), start, self.rank, self.world_size, self.drop_last)
+        mine = rank_order(order, start, self.rank, self.world_size, self.drop_last)
         whole = len(mine) - len(mine) % self.batch_size if self.drop_last else len(mine)
         return [mine[at : at + self.batch_size] for at in range(0, whole, self.batch_size)]
 
