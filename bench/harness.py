@@ -39,7 +39,7 @@ class Scale:
     peer_minutes: float  # then no further round of a peer is begun; in a quick run, no further peer
 
 
-FULL: Final = Scale(3, 10_000, 10_000, 4_000, 1_000, (10, 25, 50, 75, 90), 6_000, 2.0, 17.0)
+FULL: Final = Scale(3, 10_000, 6_000, 4_000, 1_000, (10, 25, 50, 75, 90), 6_000, 2.0, 17.0)
 QUICK: Final = Scale(1, 2_000, 800, 800, 500, (50,), 2_000, 0.5, 1.5)
 
 
