@@ -16,7 +16,7 @@ from typing import Final
 PAGE: Final = 4096
 CHUNK_BYTES: Final = 8 << 20
 AHEAD_BYTES: Final = 32 << 20  # free, and so fresh that the host still has it
-LOOK_EVERY_S: Final = 0.005
+LOOK_EVERY_S: Final = 0.01
 SHARE: Final = 0.25  # of what is free, at most
 
 
