@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from running import Place
+from stager.control import Service
 from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
 from stager.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
+from stager.job import ENDED
 from stager.manifest import Manifest
 from stager.model import checksum_of
 from stager.shards import FORMATS, open_shard
@@ -107,3 +109,13 @@ def complaint(done: "subprocess.CompletedProcess[str]", code: int) -> str:
     assert len(hints) <= 1, done.stderr
     assert lines[at + 1 : at + 2] == hints or not hints, done.stderr
     return "\n".join([lines[at], *hints])
+
+
+def ended(service: Service, job: int) -> dict[str, Any]:
+    """The job, once it has ended."""
+    value: dict[str, Any] = wait_for(lambda: _if_ended(service.get(f"/jobs/{job}")))
+    return value
+
+
+def _if_ended(job: dict[str, Any]) -> dict[str, Any] | None:
+    return job if job["state"] in ENDED else None
