@@ -76,8 +76,8 @@ class Get:
 
     def answered(self, wanted: re.Pattern[bytes]) -> dict[str, str]:
         """The headers that are `wanted`: two groups, name and value, of a line. Names are in lower case."""
-        heads = [at for at, line in enumerate(self.lines) if line.startswith(b"HTTP/")]
-        found = wanted.findall(b"".join(self.lines[heads[-1] if heads else 0 :]))  # before that, a proxy's
+        _, _, head = b"".join(self.lines).rpartition(b"\r\n\r\nHTTP/")  # before that, a proxy's
+        found = wanted.findall(head)
         return {name.lower().decode(): value.strip().decode("latin-1") for name, value in found}
 
 

@@ -45,7 +45,7 @@ class Limits:
     def whole_s(self, size_bytes: int) -> float:
         """The time for an object: `answer_s`, doubled as often as needed. So there are few different ones."""
         needed = size_bytes / self.slowest_bytes_per_s / self.answer_s
-        return float(self.answer_s * 2 ** max(0, math.ceil(math.log2(max(needed, 1)))))
+        return self.answer_s * 2.0 ** math.ceil(math.log2(needed)) if needed > 1 else self.answer_s
 
 
 LIMITS: Final = Limits()

@@ -3,6 +3,7 @@
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -23,6 +24,7 @@ from stager.sources.threads import ThreadedSource
 # libcurl takes such parts out of a path, and does not sign one that keeps them.
 _DOTTED: Final = re.compile(r"(^|/)\.\.?(/|$)")
 
+SIGN_EVERY_S: Final = 1.0  # credentials are looked at: new ones come minutes before the old ones run out
 PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
 
 _ANSWERED: Final = re.compile(
@@ -56,6 +58,8 @@ class CurlSource:
         self._signed_with: tuple[str, ...] = ()
         self._options_by_limit: dict[float, Options] = {}  # seconds a request may take -> its options
         self._headers: list[str] = []
+        self._sign_at_s = 0.0
+        self._endpoint: str | None = None
         self._by_the_book = ThreadedSource(self.reference)
         self._address: tuple[str, str] | None = None
 
@@ -81,6 +85,12 @@ class CurlSource:
 
     def _sign(self) -> str:
         """Have ready what proves who we are; return where to ask."""
+        now_s = time.monotonic()
+        if now_s >= self._sign_at_s or self._endpoint is None:
+            self._endpoint, self._sign_at_s = self._sign_anew(), now_s + SIGN_EVERY_S
+        return self._endpoint
+
+    def _sign_anew(self) -> str:
         reference = self.reference
         with our_errors(reference.url, reference.endpoint):
             if self._address is None:
