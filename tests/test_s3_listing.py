@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from botocore.exceptions import PaginationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,8 @@ class Server:
         start = self.after(self.keys, StartAfter) if StartAfter else int(ContinuationToken or 0)
         end = start + self.page
         items = [{"Key": key, "ETag": "e", "Size": len(key)} for key in self.keys[start:end]]
-        return {"Contents": items} | ({"NextContinuationToken": str(end)} if end < len(self.keys) else {})
+        # Some servers give a token with the last page, too.
+        return {"Contents": items, "IsTruncated": end < len(self.keys), "NextContinuationToken": str(end)}
 
     def listed(self) -> Keys:
         return [item["Key"] for item in list_objects(self.ask, "")]
@@ -84,6 +86,12 @@ def test_a_server_without_such_requests_is_asked_page_by_page() -> None:
 
     assert [item["Key"] for item in list_objects(refuse, "")] == IN_FOLDERS
     assert server.pages == 30
+
+
+def test_a_server_that_answers_the_same_page_for_ever_is_given_up() -> None:
+    page = {"Contents": [{"Key": "a"}], "IsTruncated": True, "NextContinuationToken": "1"}
+    with pytest.raises(PaginationError):
+        list(list_objects(lambda **where: page, ""))
 
 
 def test_ranges_cost_few_requests_more() -> None:

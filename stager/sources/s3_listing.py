@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from botocore import handlers
+from botocore.exceptions import PaginationError
 
 Item = dict[str, Any]  # Key, ETag, Size
 Ask = Callable[..., Mapping[str, Any]]  # for a page of the bucket and its prefix
@@ -122,7 +123,15 @@ class _Ahead:
 
 def _page(ask: Ask, **where: str | None) -> _Part:
     told = ask(**where)
-    return _Part(list(told.get("Contents", ())), told.get("NextContinuationToken"))
+    return _Part(list(told.get("Contents", ())), _token(told, where))
+
+
+def _token(told: Mapping[str, Any], where: Mapping[str, str | None]) -> str | None:
+    """What to ask for the next page. Raise if it is this one again: such a listing never ends."""
+    token: str | None = told.get("NextContinuationToken") if told.get("IsTruncated") else None
+    if token and token == where.get("ContinuationToken"):
+        raise PaginationError(message="The same next token was received twice")
+    return token
 
 
 def _folders(ask: Ask, is_over: threading.Event) -> list[str]:
@@ -132,12 +141,13 @@ def _folders(ask: Ask, is_over: threading.Event) -> list[str]:
     for _ in range(FOLDER_PAGES_MOST):
         try:
             told = ask(Delimiter="/", **where)
+            token = _token(told, where)
         except Exception:
             return []
         found += [folder["Prefix"] for folder in told.get("CommonPrefixes", ())]
-        if not told.get("NextContinuationToken") or is_over.is_set():
+        if not token or is_over.is_set():
             break
-        where = {"ContinuationToken": told["NextContinuationToken"]}
+        where = {"ContinuationToken": token}
     return found
 
 
