@@ -59,13 +59,14 @@ class ArrowRows:
         self._numbers = count()  # `next` is safe in threads
         self._starts_at = _rows_start(header, rows_max)
         self._file = path.open("xb", buffering=0)
-        self._pieces = PieceWriter(self._file.fileno(), self._starts_at)
+        self._pieces = PieceWriter(self._file.fileno())
         self._is_whole = False
         try:  # a full disk says so now, and not in the middle
             os.posix_fallocate(self._file.fileno(), 0, self._starts_at + rows_max * self._row_bytes)
         except BaseException:
             self.__exit__()
             raise
+        self._pieces.write(memoryview(bytes(self._starts_at)), 0)  # in place of what is known at the end
 
     def add(self, row: Row) -> int:
         (array,) = stored_arrays(self._field, [row])
