@@ -13,6 +13,8 @@
 #include "native.h"
 
 #define BAND 16   /* rows that are decoded together */
+#define EXIF_AT 10 /* of an EXIF segment: behind its marker, its size and "Exif\0\0" */
+#define ORIENTATION 0x0112
 #define MARGIN 16 /* columns decoded on either side of what is needed: colours there mix with their neighbours */
 
 typedef struct {
@@ -100,11 +102,40 @@ static int is_in(const uint8_t *data, int64_t size, const char *text, int64_t te
     return 0;
 }
 
+static int64_t number_at(const uint8_t *data, int bytes, int is_little)
+{
+    int64_t number = 0;
+    for (int i = 0; i < bytes; i++)
+        number |= (int64_t)data[i] << 8 * (is_little ? i : bytes - 1 - i);
+    return number;
+}
+
+/* Whether an EXIF block, a TIFF of its own, is plain and for certain turns nothing. */
+static int is_upright(const uint8_t *tiff, int64_t size)
+{
+    int is_little = size >= 8 && !memcmp(tiff, "II*", 4);
+    if (!is_little && (size < 8 || memcmp(tiff, "MM\0*", 4)))
+        return 0;
+    int64_t at = number_at(tiff + 4, 4, is_little);
+    if (at > size - 2)
+        return 0;
+    int64_t entries = number_at(tiff + at, 2, is_little);
+    if (at + 2 + entries * 12 > size)
+        return 0;
+    for (const uint8_t *entry = tiff + at + 2; entries--; entry += 12) {
+        int64_t value = number_at(entry + 8, 2, is_little);
+        int is_short = number_at(entry + 2, 2, is_little) == 3 && number_at(entry + 4, 4, is_little) == 1;
+        if (number_at(entry, 2, is_little) == ORIENTATION && (!is_short || (value >= 2 && value <= 8)))
+            return 0;
+    }
+    return 1;
+}
+
 /* Look at the segments before the pixels: the size of the image, and whether one may say that it is to be turned.
    Returns 0; 1: it is no JPEG, or of a kind that others decode. */
 int stager_look_at_jpeg(const uint8_t *data, int64_t size, int64_t *height, int64_t *width, int64_t *may_be_turned)
 {
-    static const char EXIF[] = "Exif\0", XMP_TURN[] = "tiff:Orientation"; /* the first has two zeros */
+    static const char XMP_TURN[] = "tiff:Orientation";
     *height = *width = *may_be_turned = 0;
     if (size < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff)
         return 1;
@@ -117,9 +148,10 @@ int stager_look_at_jpeg(const uint8_t *data, int64_t size, int64_t *height, int6
             break;
         bytes = 2 + (data[at + 2] << 8 | data[at + 3]);
         int64_t there = bytes < size - at ? bytes : size - at;
+        if (marker == 0xe1 && there >= EXIF_AT && !memcmp(data + at + 4, "Exif\0", 6))
+            *may_be_turned |= !is_upright(data + at + EXIF_AT, there - EXIF_AT);
         if (marker == 0xe1)
-            *may_be_turned |= is_in(data + at, there, EXIF, sizeof EXIF) ||
-                              is_in(data + at, there, XMP_TURN, sizeof XMP_TURN - 1);
+            *may_be_turned |= is_in(data + at, there, XMP_TURN, sizeof XMP_TURN - 1);
         if (marker >= 0xc0 && marker <= 0xc2 && there >= 10 && data[at + 9] < 4) { /* with more colours, it is ink */
             *height = data[at + 5] << 8 | data[at + 6];
             *width = data[at + 7] << 8 | data[at + 8];

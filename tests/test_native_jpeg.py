@@ -3,9 +3,12 @@
 import io
 import os
 import random
+import struct
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from images import Pixels, natural
@@ -14,6 +17,7 @@ from stager.errors import SampleError
 from stager.recipes import decode, open_recipe
 
 RECIPE = {"kind": "image", "resize": 64, "crop": 56}
+EXIF = b"Exif\0\0"
 SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 
 
@@ -84,6 +88,51 @@ def test_photos_take_the_short_way_and_special_ones_the_long_way(monkeypatch: py
     Image.fromarray(photo).convert("CMYK").save(inks, "JPEG")
     assert not takes_the_short_way(inks.getvalue(), monkeypatch)
     assert not takes_the_short_way(jpeg(natural(70, 300)), monkeypatch)  # Pillow goes down first
+
+
+Entries = list[tuple[int, int, int, bytes]]  # tag, type, count, the four bytes of its value
+TAGS = st.sampled_from([0x0110, 0x0112, 0x0112, 0x0131])
+VALUES = st.sampled_from([b"\x06\0\0\0", b"\0\x06\0\0", b"\0\0\0\x06", b"\x01\0\0\0", b"\0\x01\0\0"])
+ENTRIES = st.lists(st.tuples(TAGS, st.integers(0, 5), st.integers(0, 3), VALUES), max_size=4)
+
+
+def with_exif(entries: Entries, order: str = "<", said: int = 0, cut: int = 0, before: bytes = b"") -> bytes:
+    """A JPEG with these entries; `said`: how many more it claims to have; `cut`: bytes lacking at the end."""
+    head = b"II*\0" if order == "<" else b"MM\0*"
+    block = head + struct.pack(f"{order}IH", 8, len(entries) + said)
+    block += b"".join(struct.pack(f"{order}HHI4s", *entry) for entry in entries) + bytes(4)
+    return jpeg(natural(80, 60), exif=before + EXIF + block[: len(block) - cut])
+
+
+@given(
+    ENTRIES,
+    st.sampled_from("<>"),
+    st.sampled_from([0, 0, 1]),
+    st.integers(0, 20),
+    st.sampled_from([b"", EXIF]),
+)
+@example([(0x0112, 4, 1, b"\0\0\0\x06")], ">", 0, 0, b"")  # as 32 bits
+def test_what_exif_turns_is_never_taken_for_upright(
+    entries: Entries, order: str, said: int, cut: int, before: bytes
+) -> None:
+    data = memoryview(with_exif(entries, order, said, cut, before))
+    seen = native.look_at_jpeg(data)
+    assert seen is not None
+    assert seen[2] or decode._turn_of(data) is None
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_exif_that_turns_nothing_is_known_without_pillow(order: str) -> None:
+    one, six = (struct.pack(f"{order}HH", value, 0) for value in (1, 6))
+    for entries in (
+        [],
+        [(0x0112, 3, 1, one)],
+        [(0x0110, 2, 3, six), (0x0112, 3, 1, bytes(4)), (0x0131, 3, 1, six)],
+    ):
+        assert native.look_at_jpeg(memoryview(with_exif(entries, order))) == (60, 80, False)
+    for turn in range(2, 9):
+        turned = with_exif([(0x0112, 3, 1, struct.pack(f"{order}HH", turn, 0))], order)
+        assert native.look_at_jpeg(memoryview(turned)) == (60, 80, True)
 
 
 def test_grey_is_the_same_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
