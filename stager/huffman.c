@@ -2,7 +2,7 @@
 
    It is a chain: where a code begins is known when the one before has ended, and the number that follows it. libjpeg
    finds the lengths of code and number one after the other. Here one look at the next bits finds both, and the number
-   itself, unless that is long.
+   itself, unless that is long; and of two that are short, it finds both.
 
    All that it does not expect (a code that is none, bits that end early, bytes left over) is called wrong: then others
    decode the image, and say what it is. */
@@ -80,6 +80,19 @@ static int make_codes(Codes *codes, const JHUFF_TBL *table, int is_dc)
     return 0;
 }
 
+/* Two entries in one: below the first, with the bits of both; above the second, with the bits of the first. One that
+   comes alone has as its second the same number again, in the same place. */
+static void make_pairs(Codes *codes)
+{
+    for (uint32_t i = 0; i < 1 << PEEK; i++) {
+        uint32_t first = codes->entries[i], bits = first & 0xff;
+        uint32_t second = codes->entries[i << bits & ((1 << PEEK) - 1)], more = second & 0xff;
+        if ((first | second) & CUT || STEP(first) == END_OF_BLOCK || bits + more > PEEK)
+            second = first & 0xffff0000u, more = 0;
+        codes->pairs[i] = (uint64_t)((second & ~0xffu) | bits) << 32 | (first & ~0xffu) | (bits + more);
+    }
+}
+
 /* A code of more than PEEK bits, as an entry whose number is cut. */
 static __attribute__((noinline)) uint32_t long_code(uint64_t bits, const Codes *codes, int is_dc)
 {
@@ -155,7 +168,25 @@ static boolean decode_mcu(j_decompress_ptr info, JBLOCKROW *blocks)
             in = filled(in);
 #pragma GCC unroll 5
             for (int some = 0; some < FULL / PEEK; some++) { /* so many find bits enough */
-                entry = take(&in, codes, 0);
+                uint64_t pair = codes->pairs[in.bits >> (64 - PEEK)];
+                if (UNLIKELY(pair & CUT)) {
+                    entry = take(&in, codes, 0);
+                    k += STEP(entry);
+                    if (UNLIKELY(k >= 63))
+                        break;
+                    block[NATURAL[k]] = (JCOEF)NUMBER(entry);
+                    continue;
+                }
+                Bits before = in;
+                in = without(in, ALL_BITS(pair));
+                entry = (uint32_t)pair;
+                k += STEP(entry);
+                if (UNLIKELY(k >= 63)) { /* then the second is none of this block */
+                    in = without(before, ALL_BITS(pair >> 32));
+                    break;
+                }
+                block[NATURAL[k]] = (JCOEF)NUMBER(entry);
+                entry = (uint32_t)(pair >> 32);
                 k += STEP(entry);
                 if (UNLIKELY(k >= 63))
                     break;
@@ -210,6 +241,8 @@ int stager_take_huffman(Huffman *huffman, j_decompress_ptr info)
         if ((is_new_dc && make_codes(&huffman->dc[dc], info->dc_huff_tbl_ptrs[dc], 1)) ||
             (is_new_ac && make_codes(&huffman->ac[ac], info->ac_huff_tbl_ptrs[ac], 0)))
             return 0;
+        if (is_new_ac)
+            make_pairs(&huffman->ac[ac]);
         made |= 1 << dc | 16 << ac;
     }
     for (int number = 0; number < info->blocks_in_MCU; number++) {

@@ -13,6 +13,7 @@
 
 typedef struct {
     uint32_t entries[1 << PEEK]; /* by the bits that come next */
+    uint64_t pairs[1 << PEEK];   /* the same, with what comes after it, if we see the whole of both */
     uint32_t end[17];            /* by length: the codes of that length are smaller */
     int32_t first_symbol[17];    /* and this, added to one, is the place of its symbol */
     uint8_t symbols[256];
