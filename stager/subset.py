@@ -80,7 +80,7 @@ def draw(manifest: Manifest, subset: Subset) -> Drawn:
     wanted = np.ones(len(manifest), dtype=np.bool_)
     if subset.split is not None:
         wanted &= manifest.split_of == _split(manifest, subset.split)
-    present = np.unique(manifest.labels[wanted])
+    present = np.flatnonzero(np.bincount(manifest.labels[wanted])).astype(np.int32)
     labels = _classes(manifest, subset, present)
     is_drawn = np.zeros(len(manifest.classes), dtype=np.bool_)
     is_drawn[labels] = True

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+import numpy.ma  # noqa: F401 - np.unique wants it, and the first reader would wait for it
 import uvicorn
 
 from stager import __version__

@@ -31,16 +31,16 @@ class RetryingSource:
         self.sleep = sleep
 
     def scan(self) -> Iterator[ObjectInfo]:
-        done = b""  # a scan is in key order, so a new one goes on where the broken one ended
+        last: ObjectInfo | None = None
         for wait_s in self.waits_s:
             try:
-                for info in self._scan_after(done):
+                for info in self._scan_after(last):
                     yield info
-                    done = encode_key(info.key)
+                    last = info
                 return
             except SourceBusy:
                 self.sleep(wait_s)
-        yield from self._scan_after(done)
+        yield from self._scan_after(last)
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         self._try(info, done, self.waits_s)
@@ -59,5 +59,9 @@ class RetryingSource:
 
         self.inner.start(info, answered)
 
-    def _scan_after(self, done: bytes) -> Iterator[ObjectInfo]:
+    def _scan_after(self, last: ObjectInfo | None) -> Iterator[ObjectInfo]:
+        """A scan is in key order, so a new one goes on where a broken one ended."""
+        if last is None:
+            return self.inner.scan()
+        done = encode_key(last.key)
         return (info for info in self.inner.scan() if encode_key(info.key) > done)
