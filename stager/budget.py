@@ -41,6 +41,11 @@ class Budget:
         on_disk = free_bytes - self.reserve.of(disk_bytes)
         return min(in_budget, on_disk) - self.reserved_bytes
 
+    def free_before(self, size_bytes: int) -> int:
+        """How much must be free on the disk right before so many bytes are written, to leave the reserve."""
+        disk_bytes, _ = self._disk()
+        return size_bytes + self.reserve.of(disk_bytes)
+
     def is_spent(self, size_bytes: int) -> bool:
         """Whether so many bytes more would be over the capacity, whatever the disk has."""
         disk_bytes, _ = self._disk()
@@ -84,6 +89,13 @@ class Budget:
     def _disk(self) -> tuple[int, int]:
         disk = os.statvfs(self.directory)
         return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+
+
+def check_free(directory: Path, least_bytes: int) -> None:
+    """Raise NoSpace if less is free: others may have taken what was there when it was reserved."""
+    disk = os.statvfs(directory)
+    if disk.f_bavail * disk.f_frsize < least_bytes:
+        raise NoSpace(f"{directory}: others have filled the disk, down to the reserve", hint="free some disk")
 
 
 def say_bytes(size_bytes: float) -> str:

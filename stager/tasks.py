@@ -108,6 +108,7 @@ class Tasks:
             "format": piece.format,
             "urgent": piece.for_reader,
             "scratch": "",
+            "free_before": 0,
         }
         if plan_of is None or not plan_of.request.stop_after:
             task.reserved_bytes = self.bytes_for(dataset, len(samples))
@@ -115,6 +116,7 @@ class Tasks:
                 self.transients.take(task.reserved_bytes, dataset, samples)
             else:
                 self.cache.budget.take(task.reserved_bytes)
+                message["free_before"] = self.cache.budget.free_before(task.reserved_bytes)
             task.shard, task.path = self.cache.next_shard(dataset, piece.format)
             if is_transient:
                 task.path = self.transients.path_of(task.shard, piece.format)

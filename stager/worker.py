@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from stager.budget import check_free
 from stager.dataset import DatasetSpec
 from stager.errors import known_error
 from stager.layouts import LAYOUTS
@@ -98,6 +99,8 @@ class Worker:
         scratch = Path(task["scratch"]) if task["scratch"] else None
         try:
             source, recipe = self._opened(spec)
+            if scratch is not None:
+                check_free(scratch.parent, task["free_before"])
             built = build_shard(
                 scratch,
                 FORMATS[task["format"]],

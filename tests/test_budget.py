@@ -1,5 +1,6 @@
 """A disk that is too small, or that others fill: staging waits, readers go on, and the limits hold."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,12 @@ from making import image_folder
 from mounts import small_disk
 from running import Place
 from stager.control import Service
+from stager.dataset import DatasetSpec
+from stager.layouts import LAYOUTS
+from stager.manifest import write_manifest
+from stager.model import SourceSpec
+from stager.recipes import check_recipe
+from stager.sources import open_source
 
 MB = 1_000_000
 READ_ALL = """
@@ -113,6 +120,40 @@ class Watch(threading.Thread):
             return path.stat().st_blocks * 512 if path.is_file() else 0
         except OSError:  # it has just gone
             return 0
+
+
+def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(tmp_path: Path) -> None:
+    slow_folder(tmp_path / "source", 1, 4)
+    source = SourceSpec(str(tmp_path / "source"))
+    write_manifest(tmp_path / "manifest", LAYOUTS["folder"], open_source(source).scan())
+    spec = DatasetSpec("pets", source, "folder", check_recipe({"resize": 96, "crop": 96}))
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def answer(free_before: int) -> dict[str, object]:
+        task = {
+            **{"task": 1, "kind": "build", "dataset": spec.to_json(), "format": "arrow", "samples": [0, 1]},
+            **{"manifest": str(tmp_path / "manifest"), "free_before": free_before},
+            **{"path": str(out / "shard"), "scratch": str(out / "scratch")},
+        }
+        command = [sys.executable, "-m", "stager.worker", "1"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write(json.dumps(task) + "\n")
+            worker.stdin.flush()
+            told: dict[str, object] = next(
+                said for said in map(json.loads, worker.stdout) if said["kind"] in ("done", "failed")
+            )
+            worker.stdin.close()
+        return told
+
+    free = os.statvfs(out).f_bavail * os.statvfs(out).f_frsize
+    told = answer(2 * free)
+    assert (told["kind"], told["error"]) == ("failed", "NoSpace")
+    assert list(out.iterdir()) == []
+    assert answer(free // 2)["kind"] == "done"
+    assert [path.name for path in out.iterdir()] == ["shard"]
 
 
 def test_a_disk_that_another_program_fills_pauses_a_job_and_no_reader_and_the_limits_hold(
