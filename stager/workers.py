@@ -49,7 +49,7 @@ class WorkerPool:
     def __init__(self, answers: Events) -> None:
         cores = len(os.sched_getaffinity(0))
         self.size = max(1, round(cores / THREADS_PER_WORKER))
-        self.threads = -(-cores // self.size)
+        self.threads = -(-cores // self.size) + 1  # one waits for Python's lock as a rule, or for the disk
         self.workers: list[WorkerProcess] = []
         self._answers = answers
 
