@@ -45,7 +45,8 @@ TEXTS: Final = {
     "warm": "All peers store the very pixels that stager staged, and have the best of their settings. "
     "Memory is what the process and its children have more (PSS) than after the import of everything; "
     "`anonymous` is without mapped files, whose pages are the page cache's. "
-    "The first epoch of stager compares all checksums.",
+    "The first epoch of stager compares all checksums. Before each run its files are brought into the page "
+    "cache, in huge pages, for all alike: this kernel drops what was idle for a minute.",
     "augment": "FFCV stores as many pixels: the same 256 px crops, raw or as JPEG of quality 90.",
     "budget": "GETs of each epoch, as the server counted them. The least possible after the first epoch is "
     "(1 - c) N, less what 12 MB of memory hold.",
