@@ -196,8 +196,11 @@ class ShardFormat(Protocol):
 
     suffix: str
 
-    def begin(self, path: Path, header: ShardHeader, rows_max: int) -> ShardWriter:
-        """Begin a new file of at most so many rows."""
+    def begin(self, path: Path, header: ShardHeader, rows_max: int, room_bytes: int) -> ShardWriter:
+        """Begin a new file of at most so many rows, for which so many bytes are reserved.
+
+        It takes its room now: raise OSError if the disk has none.
+        """
 
     def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
         """Write a whole shard to a new file. Not durable yet: the caller syncs it."""

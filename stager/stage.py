@@ -253,16 +253,17 @@ def build_shard(
     progress: Callable[[int], None],
     is_urgent: bool = False,
     turn: Turn | None = None,
+    room_bytes: int = 0,
 ) -> Built:
     """Read and prepare these samples and write them to `path`; with no path, only measure.
 
     A sample that cannot be had is left out and told. Only if the source failed for all of them, it raises.
-    The first sample is asked for in its `turn`, which is left then.
+    The first sample is asked for in its `turn`, which is left then. `room_bytes` are reserved for the file.
     """
     turn = turn or Turn()
     header = ShardHeader(dataset, manifest.digest, recipe.digest, recipe.fields)
     with ExitStack() as stack:
-        shard = path and stack.enter_context(shard_format.begin(path, header, len(samples)))
+        shard = path and stack.enter_context(shard_format.begin(path, header, len(samples), room_bytes))
         infos = manifest.infos(samples)
         work = _Work(source, recipe, manifest, samples, infos, shard or None, progress, is_urgent, header)
         turn.wait()

@@ -109,9 +109,10 @@ class Tasks:
             "urgent": piece.for_reader,
             "scratch": "",
             "free_before": 0,
+            "room_bytes": 0,
         }
         if plan_of is None or not plan_of.request.stop_after:
-            task.reserved_bytes = self.bytes_for(dataset, len(samples))
+            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples))
             if is_transient:
                 self.transients.take(task.reserved_bytes, dataset, samples)
             else:

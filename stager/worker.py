@@ -113,6 +113,7 @@ class Worker:
                 progress,
                 task.get("urgent", False),
                 turn,
+                task["room_bytes"],
             )
             if scratch is not None and built.samples:
                 scratch.replace(task["path"])

@@ -122,7 +122,10 @@ class Watch(threading.Thread):
             return 0
 
 
-def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard_format", ["arrow", "lmdb"])
+def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
+    tmp_path: Path, shard_format: str
+) -> None:
     slow_folder(tmp_path / "source", 1, 4)
     source = SourceSpec(str(tmp_path / "source"))
     write_manifest(tmp_path / "manifest", LAYOUTS["folder"], open_source(source).scan())
@@ -132,8 +135,14 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(tmp_path
 
     def answer(free_before: int) -> dict[str, object]:
         task = {
-            **{"task": 1, "kind": "build", "dataset": spec.to_json(), "format": "arrow", "samples": [0, 1]},
-            **{"manifest": str(tmp_path / "manifest"), "free_before": free_before},
+            **{
+                "task": 1,
+                "kind": "build",
+                "dataset": spec.to_json(),
+                "format": shard_format,
+                "samples": [0, 1],
+            },
+            **{"manifest": str(tmp_path / "manifest"), "free_before": free_before, "room_bytes": MB},
             **{"path": str(out / "shard"), "scratch": str(out / "scratch")},
         }
         command = [sys.executable, "-m", "stager.worker", "1"]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mmap
+import os
 import struct
 import subprocess
 import sys
@@ -39,13 +40,16 @@ from stager.shards.lmdb_writer import row_key
 from stager.shards.pieces import PIECE_BYTES
 from stager.shards.stored import StoredArray
 
+MB = 1_000_000
+ROOM = MB  # bytes that are reserved: more than some of these shards need, less than others do
+
 
 class RowByRow(ShardContract):
     """The same promises for a shard whose rows come one by one, as they do when they are staged."""
 
     def write(self, directory: Path, fields: Sequence[Field], rows: Sequence[Row]) -> Path:
         path = directory / f"shard{self.format.suffix}"
-        with self.format.begin(path, header_for(fields), len(rows)) as shard:
+        with self.format.begin(path, header_for(fields), len(rows), ROOM) as shard:
             assert [shard.add(row) for row in rows] == list(range(len(rows)))
             shard.finish()
         return path
@@ -64,7 +68,7 @@ class RowByRow(ShardContract):
         rows = make_rows((field,), 11)
         path = tmp_path / f"shard{self.format.suffix}"
         with (
-            self.format.begin(path, header_for((field,)), len(rows) + 3) as shard,
+            self.format.begin(path, header_for((field,)), len(rows) + 3, ROOM) as shard,
             ThreadPoolExecutor(4) as threads,
         ):
             numbers = list(threads.map(shard.add, rows))
@@ -77,7 +81,7 @@ class RowByRow(ShardContract):
     def test_there_may_be_fewer_rows_than_were_expected(self, tmp_path: Path, rows_max: int) -> None:
         rows = make_rows((IMAGE,), 9)
         path = tmp_path / f"shard{self.format.suffix}"
-        with self.format.begin(path, header_for((IMAGE,)), rows_max) as shard:
+        with self.format.begin(path, header_for((IMAGE,)), rows_max, ROOM) as shard:
             for row in rows:
                 shard.add(row)
             shard.finish()
@@ -86,15 +90,31 @@ class RowByRow(ShardContract):
 
     @pytest.mark.parametrize("fields", [(IMAGE,), (JPEG,)])
     def test_left_without_an_end_there_is_no_file(self, tmp_path: Path, fields: tuple[Field, ...]) -> None:
-        with self.format.begin(tmp_path / f"shard{self.format.suffix}", header_for(fields), 3) as shard:
+        with self.format.begin(tmp_path / f"shard{self.format.suffix}", header_for(fields), 3, ROOM) as shard:
             shard.add(make_rows(fields, 1)[0])
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("fields", [(IMAGE,), (JPEG,)])
+    def test_it_has_its_room_before_it_has_a_row_and_gives_back_what_is_left(
+        self, tmp_path: Path, fields: tuple[Field, ...]
+    ) -> None:
+        rows, room = make_rows(fields, 20), 4 * MB
+        path = tmp_path / f"shard{self.format.suffix}"
+        with self.format.begin(path, header_for(fields), len(rows), room) as shard:
+            least = sum(array.nbytes for row in rows for array in row.arrays.values())
+            assert path.stat().st_blocks * 512 >= (least if fields == (IMAGE,) else room)
+            for row in rows:
+                shard.add(row)
+            shard.finish()
+        os.sync()  # blocks of what is written last are counted then
+        assert path.stat().st_blocks * 512 <= path.stat().st_size + 64 * 1024
+        assert_same(open_shard(path), header_for(fields), rows)
 
     def test_threads_may_add_at_the_same_time(self, tmp_path: Path) -> None:
         rows = make_rows((IMAGE,), 400)
         path = tmp_path / f"shard{self.format.suffix}"
         with (
-            self.format.begin(path, header_for((IMAGE,)), len(rows)) as shard,
+            self.format.begin(path, header_for((IMAGE,)), len(rows), ROOM) as shard,
             ThreadPoolExecutor(8) as threads,
         ):
             numbers = list(threads.map(shard.add, rows))

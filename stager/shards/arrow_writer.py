@@ -25,7 +25,7 @@ ALIGNMENT_BYTES = 64
 MAGIC_BYTES = 8  # an Arrow file opens with "ARROW1" and two zeros
 
 
-def write_arrow(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+def fill_arrow(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
     """One record batch: a column a field (two if raw rows differ), then key, version and checksum."""
     envelope = Envelope.of(header, rows)
     columns: dict[str, pa.Array] = {}
@@ -39,7 +39,7 @@ def write_arrow(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
         if field.encoding == "raw":
             columns[f"{field.name}.shape"] = _shape_column(arrays)
     batch = _aligned(_batch_of(columns, envelope), canonical_json(envelope.metadata()))
-    with path.open("xb", buffering=0) as file:
+    with path.open("r+b", buffering=0) as file:
         _write_batch(file, batch)
     _add_trailer(path, envelope)
 

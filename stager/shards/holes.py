@@ -4,21 +4,17 @@ A row may be punched out only when no index points to it any more. A reader that
 looks at the index again after the copy, and takes it for a miss: so no wrong byte is ever handed out.
 """
 
-import ctypes
-import errno
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from stager.model import ShardReader
+from stager.shards.allocate import give_back
 
 Place = tuple[int, int]  # offset in the file, size in bytes
 
 BLOCK_BYTES: Final = 4096  # only whole blocks can be given back
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def holes_of(shard: ShardReader, dead_rows: Iterable[int]) -> list[Place]:
@@ -35,15 +31,9 @@ def punch(path: Path, holes: Sequence[Place]) -> bool:
     """Give these parts of a file back. False: this file system cannot. Punching twice does no harm."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        for offset, size_bytes in holes:
-            if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, size_bytes):
-                code = ctypes.get_errno()
-                if code in (errno.EOPNOTSUPP, errno.ENOSYS):
-                    return False
-                raise OSError(code, os.strerror(code), str(path))
+        return all(give_back(fd, *hole) for hole in holes)
     finally:
         os.close(fd)
-    return True
 
 
 def can_punch(directory: Path) -> bool:

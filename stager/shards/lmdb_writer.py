@@ -29,8 +29,11 @@ def row_key(row: int) -> bytes:
     return row.to_bytes(4, "big")
 
 
-def write_lmdb(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
-    """A value a row, its fields one after the other; then all keys, versions and checksums; then metadata."""
+def fill_lmdb(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+    """A value a row, its fields one after the other; then all keys, versions and checksums; then metadata.
+
+    An empty file is a new environment to LMDB; to an old one it would add.
+    """
     envelope = Envelope.of(header, rows)
     columns = [_values(field, rows) for field in header.fields]
     items: list[tuple[bytes, Any]] = []
@@ -39,8 +42,6 @@ def write_lmdb(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
         items.append((row_key(row), parts[0] if len(parts) == 1 else b"".join(parts)))
     items.append((ROWS_KEY, _stream(envelope)))
     items.append((METADATA_KEY, canonical_json(envelope.metadata()).encode()))
-    with path.open("xb"):
-        pass  # an empty file is a new environment to LMDB; to an old one it would add
     page_bytes = _write_environment(path, items)
     _add_trailer(path, envelope, page_bytes)
 
