@@ -62,7 +62,7 @@ THREADS = (
         "stager/events.py",
         "service/stagerd/daemon.py",
     ),
-    *(f"clients/stager_client/{name}.py" for name in ("buffers", "loader", "samples", "session")),
+    *(f"clients/stager_client/{name}.py" for name in ("ahead", "buffers", "loader", "samples", "session")),
     *("stager/shards/file.py", "stager/shards/pieces.py"),  # no threads of their own, but locks
     *(CLI, SOURCES),
 )

@@ -4,7 +4,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from stager.errors import UsageError
 from stager.model import Arrays, Numbers, canonical_json, digest_of, pack_numbers
 from stager.order import epoch_order, rank_order
+from stager_client.ahead import Ahead, Stopped
 from stager_client.augment import Augment, Chain, Image
 from stager_client.buffers import BufferPool
 from stager_client.samples import Reasons, StagedSamples
@@ -156,22 +156,22 @@ class BatchLoader:
         seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
         if not parts:  # the rest is less than a batch, and dropped
             self._advance(epoch, is_last=True)
-        stopped = _begin()
-        pool = ThreadPoolExecutor(self.threads, "stager-batch")
-        ahead: deque[Future[tuple[Made, int, Reasons]]] = deque()
+        stopped = threading.Event()
 
         def assemble(positions: Numbers) -> tuple[Made, int, Reasons]:
             batch = self._assemble(positions, seed, epoch, stopped)
             return make(batch), len(positions), batch.missed
 
+        ahead = Ahead(assemble, self.threads, stopped)
         asked_at = time.perf_counter()
         try:
             while parts or ahead:
                 while parts and len(ahead) < self.prefetch:
-                    ahead.append(pool.submit(assemble, parts.popleft()))
-                made, samples, missed = ahead.popleft().result()
-                if stopped.is_set():
-                    return  # the process ends, and the batch may not be whole
+                    ahead.put(parts.popleft())
+                try:
+                    made, samples, missed = ahead.take()
+                except Stopped:
+                    return  # the process ends
                 had_at = time.perf_counter()
                 given = transform(made)
                 del made
@@ -189,9 +189,7 @@ class BatchLoader:
                     self._compute(asked_at - given_at)
         finally:
             self.samples.session.leave_order()
-            stopped.set()
-            _running.discard(stopped)
-            pool.shutdown(wait=False, cancel_futures=True)
+            ahead.close()
 
     def _advance(self, epoch: int, is_last: bool) -> None:
         """Note that a batch is given out. The last of an epoch ends it: Keras does not ask for one more."""
@@ -309,30 +307,6 @@ class Resumable:
     def stats(self) -> dict[str, float]:
         """Batches; how long the loop waited for them, its transform included; how long it computed."""
         return self.loader.stats()
-
-
-_running: set[threading.Event] = set()  # of iterations: whoever sets one ends it
-_ending = threading.Event()
-
-
-def _begin() -> threading.Event:
-    """What tells the threads of an iteration that nobody waits for them any more."""
-    if _ending.is_set():
-        return _ending
-    stopped = threading.Event()
-    _running.add(stopped)
-    return stopped
-
-
-def _end_all() -> None:
-    """Threads that wait for samples are not to keep a process that ends: that may take minutes."""
-    _ending.set()
-    for stopped in list(_running):
-        stopped.set()
-
-
-# Python joins the threads of pools before it calls what is in atexit: this is the way of concurrent.futures.
-threading._register_atexit(_end_all)  # type: ignore[attr-defined]
 
 
 def _image_shape(samples: StagedSamples) -> tuple[int | None, ...]:

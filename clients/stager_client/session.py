@@ -32,6 +32,7 @@ class Session:
     _order: dict[str, object]
     _position: int | None  # in the order we told; None: there is none
     _told: int | None  # the position that the service knows
+    _telling: threading.Thread | None  # tells the order
 
     def __init__(self, service: Service, dataset: str, length: int) -> None:
         self.service, self.dataset, self.length = service, dataset, length
@@ -41,10 +42,20 @@ class Session:
         self._begin()
 
     def read_in_order(self, order: dict[str, object]) -> None:
-        """Tell the service in which order we are going to read, so that it stages ahead of us."""
+        """Tell the service in which order we are going to read, so that it stages ahead of us.
+
+        It is told beside the first reads: what is resident needs no service.
+        """
+        self.wait_until_told()
         self._order, self._position, self._told = {"session": self.id, **order}, 0, 0
-        self._tell_order()
+        self._telling = threading.Thread(target=self._tell_order, name="stager-order", daemon=True)
+        self._telling.start()
         _report_soon(self)
+
+    def wait_until_told(self) -> None:
+        """Whoever asks for samples asks as a reader of the order, which the service should know by then."""
+        if self._telling is not None:
+            self._telling.join()
 
     def _tell_order(self) -> None:
         """If no service answers, what is resident can be read all the same."""
@@ -63,6 +74,7 @@ class Session:
 
     def where(self) -> dict[str, object]:
         """Who we are and how far, for the service that stages ahead of us."""
+        self.wait_until_told()
         return {"session": self.id, "position": self._position}
 
     def tell_position(self) -> None:
@@ -83,6 +95,7 @@ class Session:
         self._sending = threading.Lock()
         self._requests = self._sent = 0
         self._position = self._told = None
+        self._telling = None
         self._wait_s = 0.0
         self._computed_s = 0.0
         self._reasons: dict[str, int] = {}

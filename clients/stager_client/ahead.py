@@ -1,0 +1,105 @@
+"""Work that threads do ahead of whoever takes it, in order. A pool of futures costs three times as much."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+Task = TypeVar("Task")
+Made = TypeVar("Made")
+
+
+class Stopped(Exception):
+    """Nothing more comes: it was closed, or the process ends."""
+
+
+class Ahead(Generic[Task, Made]):
+    """Tasks that were put, and what came of them. One thread puts and takes.
+
+    `stopped` tells the work that nobody waits for it any more.
+    """
+
+    def __init__(self, work: Callable[[Task], Made], threads: int, stopped: threading.Event) -> None:
+        self._tasks: SimpleQueue[_Slot[Task, Made] | None] = SimpleQueue()
+        self._slots: deque[_Slot[Task, Made]] = deque()
+        self._threads, self._stopped = threads, stopped
+        _open.add(self)
+        if _ending.is_set():
+            self.close()
+            return
+        for number in range(threads):
+            threading.Thread(target=_run, args=(work, self._tasks), name=f"stager-batch_{number}").start()
+
+    def __len__(self) -> int:
+        """So many were put and not taken."""
+        return len(self._slots)
+
+    def put(self, task: Task) -> None:
+        slot: _Slot[Task, Made] = _Slot(task)
+        self._slots.append(slot)
+        self._tasks.put(slot)
+        if self._stopped.is_set():  # nobody may be there to take it
+            self.close()
+
+    def take(self) -> Made:
+        """What came of the oldest task, once it is done. Raise what its work raised, or Stopped."""
+        slot = self._slots.popleft()
+        slot.is_done.acquire()
+        if slot.error is not None:
+            raise slot.error
+        if self._stopped.is_set():
+            raise Stopped  # what was made then may not be whole
+        return slot.made
+
+    def close(self) -> None:
+        """Nothing more is begun. What is under way goes on to its end, and nobody waits for it."""
+        self._stopped.set()
+        _open.discard(self)
+        with suppress(Empty):
+            while True:
+                slot = self._tasks.get_nowait()
+                if slot is not None:
+                    slot.error = Stopped()
+                    slot.is_done.release()
+        for _ in range(self._threads):
+            self._tasks.put(None)
+
+
+class _Slot(Generic[Task, Made]):
+    """A task, and what comes of it."""
+
+    __slots__ = ("error", "is_done", "made", "task")
+    made: Made
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.error: BaseException | None = None
+        self.is_done = threading.Lock()
+        self.is_done.acquire()
+
+
+def _run(work: Callable[[Task], Made], tasks: "SimpleQueue[_Slot[Task, Made] | None]") -> None:
+    while (slot := tasks.get()) is not None:
+        try:
+            slot.made = work(slot.task)
+        except BaseException as error:
+            slot.error = error
+        slot.is_done.release()
+        del slot  # a batch that is held is never free again
+
+
+_open: set[Ahead[Any, Any]] = set()
+_ending = threading.Event()
+
+
+def _end_all() -> None:
+    """Threads that wait, for samples or for work, are not to keep a process that ends."""
+    _ending.set()
+    for ahead in list(_open):
+        ahead.close()
+
+
+# Python joins threads before it calls what is in atexit: this is the way of concurrent.futures.
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]
