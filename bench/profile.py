@@ -22,8 +22,6 @@ from bench.harness import fresh_work
 from bench.peers.common import BATCH, SIDE
 from bench.process import end_all
 from bench.servers import DELAY_MS, environ, running_service, slow_s3
-from stager import native
-from stager.index import row_of, shard_of
 
 SAMPLES: Final = 512
 GETS: Final = 8000
@@ -145,19 +143,10 @@ def warm_read() -> Steps:
     fill = cost_once(lambda part: reader.fill(part, {"image": rows}), batches)
     first = sum(fill[: len(batches) // 8]) / len(order)
     whole = cost(lambda part: reader.fill(part, {"image": rows}), batches) / BATCH
-    words = reader.index.words[order[:BATCH]]
-    shards = {number: reader._shard(number, 0) for number in set(shard_of(words).tolist())}
-    places = [
-        (shards[number].descriptor(), starts[row])
-        for number, row in zip(shard_of(words).tolist(), row_of(words).tolist(), strict=True)
-        if (starts := shards[number].starts("image"))
-    ]
-    files, offsets = zip(*places, strict=True)
-    bare = cost(lambda _: native.read_rows(files, offsets, range(BATCH), rows), batches) / BATCH
     copy = cost(lambda _: np.copyto(rows, source), batches) / BATCH
     print(f"\n(the first touch of a sample takes {first - whole:.1f} us more: checksum, and opening shards;")
     print(f"a copy from memory to memory takes {copy:.1f} us)")
-    return [("index, shard, row: finding it", max(0.0, whole - bare)), ("pread into the batch", bare)]
+    return [("index, shard, row, its bytes into the batch", whole)]
 
 
 def augmented_read() -> Steps:

@@ -15,6 +15,7 @@ import xxhash
 
 Arrays = dict[str, npt.NDArray[Any]]
 Numbers = npt.NDArray[np.int64]  # sample numbers: positions in a manifest
+Starts = npt.NDArray[np.int64]  # of rows: their offsets in a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,14 @@ class ShardReader(Protocol):
     def row(self, row: int) -> Arrays:
         """The arrays of one row, as stored, in memory of their own. Raise ShardError or IndexError."""
 
-    def starts(self, field: str) -> Sequence[int] | None:
+    def starts(self, field: str) -> Starts | None:
         """Where in the file each row of a field begins, if all rows are of one size; else None."""
 
     def descriptor(self) -> int:
         """The file, to read by offset; open as long as this very value is held. Raise ShardError."""
+
+    def held(self) -> int | None:
+        """The same, if it is open right now."""
 
     def identities(self) -> list[tuple[str, str]]:
         """(key, version) of each row."""

@@ -1,12 +1,10 @@
-/* The two loops that Python and its libraries run too slowly. Both work on memory that the caller owns, know
-   nothing of Python, and are called without its lock. stager/native.py has what they promise. */
+/* Resizing, which Python's libraries do too slowly. It works on memory that the caller owns, knows nothing of
+   Python, and is called without its lock. stager/native.py has what it promises. */
 
-#include <errno.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "native.h"
 
@@ -20,27 +18,6 @@
 #else
 #define FOR_EACH_CPU
 #endif
-
-/* Rows of files. whole[i] is set where row i came whole, and left alone elsewhere. */
-
-void stager_read_rows(int64_t rows, const int32_t *descriptors, const int64_t *offsets, const int64_t *places,
-                      int64_t row_bytes, uint8_t *out, uint8_t *whole)
-{
-    for (int64_t i = 0; i < rows; i++) {
-        uint8_t *room = out + places[i] * row_bytes;
-        int64_t came = 0;
-        while (came < row_bytes) {
-            ssize_t more = pread(descriptors[i], room + came, (size_t)(row_bytes - came), offsets[i] + came);
-            if (more < 0 && errno == EINTR)
-                continue;
-            if (more <= 0)
-                break;
-            came += more;
-        }
-        if (came == row_bytes)
-            whole[i] = 1;
-    }
-}
 
 /* Antialiased bilinear resizing of RGB, in Pillow's arithmetic: weights of 22 bits, eight bits between the
    passes. Weights are not negative and add up to one, give or take the rounding: no sum leaves 0 to 255. */

@@ -1,13 +1,11 @@
-"""The loops of native.c, which run without Python's lock. Where it was not compiled, each has a stand-in."""
+"""The loops in C, which run without Python's lock. Where it was not compiled, each has a stand-in."""
 
 import ctypes
 import importlib.machinery
-import os
-from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import CDLL, byref, c_int, c_int64, c_void_p
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +29,10 @@ def _load() -> CDLL | None:
 
 
 def _declare(library: CDLL) -> CDLL:
-    library.stager_read_rows.argtypes = (c_int64, *[c_void_p] * 3, c_int64, *[c_void_p] * 2)
-    library.stager_read_rows.restype = None
+    library.stager_read_samples.argtypes = (c_void_p, c_int64, *[c_void_p] * 5)
+    library.stager_read_samples.restype = c_int64
+    library.stager_map.argtypes, library.stager_map.restype = (c_int, c_void_p), c_void_p
+    library.stager_unmap.argtypes, library.stager_unmap.restype = (c_void_p, c_int64), None
     library.stager_resize.argtypes = (c_void_p, *[c_int64] * 8, c_int, c_void_p)
     library.stager_resize.restype = c_int
     with suppress(AttributeError):
@@ -49,52 +49,6 @@ library = _load()
 def decodes_jpeg() -> bool:
     """Whether it was compiled with libjpeg-turbo."""
     return library is not None and hasattr(library, "stager_decode_resized")
-
-
-def read_rows(
-    files: Sequence[int], offsets: Sequence[int], places: npt.NDArray[np.int64], out: npt.NDArray[Any]
-) -> list[int]:
-    """Read a row from each file, at its offset, to its place in `out`; return which did not come whole.
-
-    `out` is contiguous and has rows of one size. The files, descriptors, must stay open meanwhile.
-    """
-    at = np.ascontiguousarray(places, np.int64)
-    assert out.flags.c_contiguous
-    assert len(files) == len(offsets) == len(at)
-    assert not len(at) or 0 <= at.min() <= at.max() < len(out)
-    if library is None:
-        return _read_rows_one_by_one(files, offsets, at, out)
-    descriptors, starts, whole = (
-        np.array(files, np.int32),
-        np.array(offsets, np.int64),
-        np.zeros(len(at), bool),
-    )
-    row_bytes = out.nbytes // max(len(out), 1)
-    library.stager_read_rows(
-        len(at),
-        descriptors.ctypes.data,
-        starts.ctypes.data,
-        at.ctypes.data,
-        row_bytes,
-        out.ctypes.data,
-        whole.ctypes.data,
-    )
-    return [] if whole.all() else np.flatnonzero(~whole).tolist()
-
-
-def _read_rows_one_by_one(
-    files: Sequence[int], offsets: Sequence[int], places: npt.NDArray[np.int64], out: npt.NDArray[Any]
-) -> list[int]:
-    lost = []
-    for number, (file, offset, place) in enumerate(zip(files, offsets, places.tolist(), strict=True)):
-        row = out[place : place + 1].reshape(-1).view(np.uint8).data
-        came, more = 0, -1
-        with suppress(OSError):
-            while came < len(row) and more:
-                came += (more := os.preadv(file, [row[came:]], offset + came))
-        if came < len(row):
-            lost.append(number)
-    return lost
 
 
 def resize_rgb(pixels: Pixels, to: Size, window: Window, is_down_first: bool) -> Pixels:

@@ -99,13 +99,13 @@ def test_threads_that_close_one_anothers_files_read_no_wrong_byte(
 
 def test_a_child_that_was_forked_while_a_file_was_being_opened_opens_files(tmp_path: Path) -> None:
     paths = make_files(tmp_path, 2)
-    files._open_files._lock.acquire()  # as another thread would have it
+    files.open_files._lock.acquire()  # as another thread would have it
     try:
         child = os.fork()
         if child == 0:
             os._exit(0 if number_in(ShardFile(paths[1])) == 1 else 1)
     finally:
-        files._open_files._lock.release()
+        files.open_files._lock.release()
     assert os.waitpid(child, 0)[1] == 0
 
 

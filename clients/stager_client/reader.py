@@ -1,13 +1,13 @@
 """Reads staged samples: index word, shard, row. A hit calls nobody."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stager import native
 from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
 from stager.errors import SampleError, ShardCorrupt, ShardError, StagerError
 from stager.index import (
@@ -21,16 +21,21 @@ from stager.index import (
     shard_of,
 )
 from stager.manifest import Manifest
-from stager.model import Arrays, Field, Numbers, ShardReader, checksum_of
+from stager.model import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
 from stager.shards import FORMATS, open_shard
+from stager.shards.file import open_files
+from stager_client.gather import Columns, Mapping, OpenShard, OpenShards
+from stager_client.memory import memory_bytes
 
 Missing = list[int]  # places of samples that are not (or no longer) resident
 Corrupt = list[int]  # places of samples whose bytes are not what was staged
 
 NOT_READ = (ShardError, OSError, LookupError)  # whatever it is: `visit` looks again, and tells
+NONE: Numbers = np.zeros(0, dtype=np.int64)
+KEPT_PART = 0.5  # of memory that is free or can be freed: a data set so large stays in it
 FRESH_ROWS = 8  # are read together and then checked, while they are in the CPU's cache
 
-Batches = Mapping[str, npt.NDArray[Any]]  # of each field, a row for each sample
+Batches = dict[str, npt.NDArray[Any]]  # of each field, a row for each sample
 
 
 class Reader:
@@ -45,15 +50,18 @@ class Reader:
         path = index_path(directory, record.recipe, record.manifest)
         self.index = IndexReader(path, len(self.manifest), record.manifest, record.recipe)
         self._shards: dict[int, ShardReader] = {}
-        # Shards whose rows are all of one size: how to get the descriptor, and where a field's rows begin.
-        self._opened: dict[int, tuple[Callable[[], int], list[Sequence[int]]]] = {}
+        # Of these, those whose rows are all of one size, and where a field's rows begin.
+        self._fixed: dict[int, tuple[ShardReader, list[Starts], Mapping | None]] = {}
+        self._openings = 0  # counted after the fact: a table of an older count may lack what was opened
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
         self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
         self._is_raw = all(field.encoding == "raw" for field in record.fields)
-        sizes = [(field.name, field.row_bytes) for field in record.fields]
-        fixed = [(name, row_bytes) for name, row_bytes in sizes if row_bytes is not None]
-        self._columns = fixed if len(fixed) == len(sizes) else []
+        sizes = {field.name: field.row_bytes for field in record.fields}
+        fixed = {name: row_bytes for name, row_bytes in sizes.items() if row_bytes is not None}
+        self._columns = fixed if len(fixed) == len(sizes) else {}
+        self._fits_memory = len(self.manifest) * sum(fixed.values()) < memory_bytes() * KEPT_PART
+        self._opened = self._table({}), (self._openings, open_files.closings)
         self._suffixes = [FORMATS[name].suffix for name in FORMAT_NAMES]
 
     def visit(self, numbers: Sequence[int], take: Callable[[int, Arrays], None]) -> tuple[Missing, Corrupt]:
@@ -97,88 +105,74 @@ class Reader:
         `rows`: which row is whose; None: they are in order. Where rows are of one size they are read to where
         they belong; the rest goes by `visit`.
         """
-        rows = np.arange(len(numbers)) if rows is None else rows
-        rest = self._fill_fixed(numbers, out, rows) if self._columns else list(range(len(numbers)))
-        if not rest:
+        rest = self._fill_fixed(numbers, out, rows) if self._columns else np.arange(len(numbers))
+        if not len(rest):
             return [], []
+        to = rest if rows is None else rows[rest]
 
         def take(at: int, arrays: Arrays) -> None:
             for name, array in arrays.items():
-                out[name][rows[rest[at]]] = array
+                out[name][to[at]] = array
 
         missing, corrupt = self.visit(numbers[rest].tolist(), take)
-        return [rest[at] for at in missing], [rest[at] for at in corrupt]
+        return rest[missing].tolist(), rest[corrupt].tolist()
 
-    def _fill_fixed(self, numbers: Numbers, out: Batches, to: Numbers) -> list[int]:
+    def _fill_fixed(self, numbers: Numbers, out: Batches, rows: Numbers | None) -> Numbers:
         """Read rows that are all of one size; return the places of those that `visit` must look at."""
         if self.index.evictions != self._evictions:
             self._drop_evicted()
-        words = self.index.words[numbers]  # a copy: they change under us
-        resident = is_resident(words)
-        known = (words == self._checked[numbers]) & resident
-        shards, rows = shard_of(words).tolist(), row_of(words).tolist()
-        rest = set(np.flatnonzero(~resident).tolist())
-        rest |= self._read(np.flatnonzero(known).tolist(), shards, rows, out, to)
-        fresh = np.flatnonzero(resident & ~known).tolist()
-        rest |= self._open(fresh, shards, format_of(words).tolist())
-        fresh = [at for at in fresh if at not in rest]
-        for part in (fresh[at : at + FRESH_ROWS] for at in range(0, len(fresh), FRESH_ROWS)):
-            lost = self._read(part, shards, rows, out, to)
-            came = [at for at in part if at not in lost]
-            rest |= lost | self._wrong(came, numbers, words, shards, rows, out, to)
-        rest.update(np.flatnonzero(self.index.words[numbers] != words).tolist())  # see shards/holes
-        return sorted(rest)
+        columns = [out[name] for name in self._columns]
+        words, left = self._open_shards().read(numbers, rows, columns, only_checked=True)
+        if not left:
+            return NONE
+        rest, to = np.flatnonzero(words == 0), np.arange(len(numbers)) if rows is None else rows
+        self._open(self.index.words[numbers[rest]])
+        words, _ = self._open_shards().read(numbers[rest], to[rest], columns, only_checked=True)
+        rest = rest[words == 0]
+        parts = [rest[at : at + FRESH_ROWS] for at in range(0, len(rest), FRESH_ROWS)]
+        return np.concatenate([NONE, *(self._fill_fresh(part, numbers, columns, to) for part in parts)])
 
-    def _open(self, places: list[int], shards: list[int], formats: list[int]) -> set[int]:
-        """Open the shards that these samples are in; return the places of those whose shard cannot be."""
-        lost: set[int] = set()
-        for at in places:
+    def _fill_fresh(self, places: Numbers, numbers: Numbers, columns: Columns, to: Numbers) -> Numbers:
+        """Read rows for the first time, and check them; return the places of what is not right."""
+        fresh, rows = numbers[places], to[places]
+        words, _ = self._open_shards().read(fresh, rows, columns, only_checked=False)
+        wrong = words == 0
+        for at in np.flatnonzero(~wrong).tolist():
+            rows_of = (column[rows[at], ...] for column in columns)
+            arrays: Arrays = dict(zip(self._columns, rows_of, strict=True))
             try:
-                self._shard(shards[at], formats[at])
+                shard, row = self._shards[int(shard_of(words[at]))], int(row_of(words[at]))
+                self._check(int(fresh[at]), shard, row, words[at], arrays)
             except NOT_READ:
-                lost.add(at)
-        return lost
+                wrong[at] = True
+        return np.asarray(places[wrong])
 
-    def _read(
-        self, places: list[int], shards: list[int], rows: list[int], out: Batches, to: Numbers
-    ) -> set[int]:
-        """Read rows of open shards to where they belong; return the places of what cannot be read."""
-        lost: set[int] = set()
-        opened = self._opened
-        for column, (name, _) in enumerate(self._columns):
-            found, files, offsets = [], [], []
-            for at in places:
-                try:
-                    descriptor, columns = opened[shards[at]]
-                    offset, file = columns[column][rows[at]], descriptor()
-                except NOT_READ:
-                    lost.add(at)
-                else:
-                    found.append(at)
-                    files.append(file)
-                    offsets.append(offset)
-            lost.update(found[at] for at in native.read_rows(files, offsets, to[found], out[name]))
-        return lost
+    def _open(self, words: Words) -> None:
+        """Open the shards that these point to, as far as they can be."""
+        words = words[is_resident(words)]
+        shards, formats = shard_of(words).tolist(), format_of(words).tolist()
+        for number, shard_format in set(zip(shards, formats, strict=True)):
+            with suppress(*NOT_READ):
+                shard = self._shard(number, shard_format)
+                if shard.held() is None:
+                    shard.descriptor()
+                    self._openings += 1
 
-    def _wrong(
-        self,
-        places: list[int],
-        numbers: Numbers,
-        words: Words,
-        shards: list[int],
-        rows: list[int],
-        out: Batches,
-        to: Numbers,
-    ) -> set[int]:
-        """The places of samples that were read and do not match their checksum."""
-        wrong: set[int] = set()
-        for at in places:
-            try:
-                arrays = {name: out[name][to[at], ...] for name, _ in self._columns}
-                self._check(int(numbers[at]), self._shards[shards[at]], rows[at], words[at], arrays)
-            except NOT_READ:
-                wrong.add(at)
-        return wrong
+    def _open_shards(self) -> OpenShards:
+        """The shards that are open now and have rows of one size."""
+        now = self._openings, open_files.closings
+        shards, then = self._opened
+        if now != then:
+            found = {}
+            for number, (shard, starts, mapping) in list(self._fixed.items()):
+                if (descriptor := shard.held()) is not None:
+                    found[number] = OpenShard(descriptor, starts, mapping)
+            shards = self._table(found)
+            self._opened = shards, now
+        return shards
+
+    def _table(self, shards: dict[int, OpenShard]) -> OpenShards:
+        return OpenShards(self.index.words, self._checked, list(self._columns.values()), shards)
 
     def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:
         if row >= len(shard):
@@ -201,10 +195,12 @@ class Reader:
         shard = self._shards.get(number)
         if shard is None:
             shard = open_shard(shard_path(self.directory, number, self._suffixes[shard_format]))
-            columns = [starts for name, _ in self._columns if (starts := shard.starts(name)) is not None]
-            if self._columns and len(columns) == len(self._columns):
-                self._opened[number] = (shard.descriptor, columns)
             self._shards[number] = shard
+            columns = [starts for name in self._columns if (starts := shard.starts(name)) is not None]
+            if self._columns and len(columns) == len(self._columns):
+                mapping = Mapping(shard.descriptor()) if self._fits_memory else None
+                self._fixed[number] = shard, columns, mapping
+            self._openings += 1
         return shard
 
     def _drop_evicted(self) -> None:
@@ -214,7 +210,8 @@ class Reader:
         here = set(np.unique(shard_of(words[is_resident(words)])).tolist())
         for number in [number for number in list(self._shards) if number not in here]:
             self._shards.pop(number, None)  # another thread may be here, too
-            self._opened.pop(number, None)
+            self._fixed.pop(number, None)
+        self._openings += 1
 
 
 def _decode(field: Field, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -101,7 +101,7 @@ class StagedSamples:
             rows = np.asarray(places, dtype=np.int64)
             return _placed(places, self.reader.fill(numbers[rows], out, rows))
 
-        return self._wait(numbers.tolist(), look, stopped)
+        return self._wait(numbers, self.reader.fill(numbers, out), look, stopped)
 
     def fixed_fields(self) -> list[tuple[Field, tuple[int, ...]]]:
         """The fields and their shapes, which must be known for all samples alike."""
@@ -115,23 +115,27 @@ class StagedSamples:
 
     def visit(self, positions: Positions, take: Take, stopped: threading.Event) -> Reasons:
         """Give each sample to `take`. What is not resident is asked for, once for all, and waited for."""
-        numbers = self.numbers[np.asarray(positions, dtype=np.int64)].tolist()
+        samples = self.numbers[np.asarray(positions, dtype=np.int64)]
+        numbers = samples.tolist()
 
         def look(places: list[int]) -> tuple[Missing, Corrupt]:
             wanted = [numbers[at] for at in places]
             return _placed(places, self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays)))
 
-        return self._wait(numbers, look, stopped)
+        return self._wait(samples, self.reader.visit(numbers, take), look, stopped)
 
-    def _wait(self, numbers: list[int], look: Look, stopped: threading.Event) -> Reasons:
-        """Look for samples, and ask the service for what is missing, until all are there.
+    def _wait(
+        self, samples: Numbers, found: tuple[Missing, Corrupt], look: Look, stopped: threading.Event
+    ) -> Reasons:
+        """Ask the service for what was not found of these samples, until all are there.
 
-        `look` reads the samples at some places of `numbers`, and says at which they are not to be had. A
+        `look` reads the samples at some places of these, and says at which they are not to be had. A
         service that is away has until the deadline to come back.
         """
-        missing, corrupt = look(list(range(len(numbers))))
+        missing, corrupt = found
         if not missing and not corrupt:
             return {}
+        numbers = samples.tolist()
         deadline = time.monotonic() + self.timeout_s
         places = missing + corrupt
         reason_of: dict[int, str] = {}

@@ -1,14 +1,14 @@
 """Read an Arrow shard: the rows of a fixed-size field lie there side by side."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stager.model import Field
+from stager.model import Field, Starts
 from stager.shards.file import ShardFile
 from stager.shards.reader import OpenShard
 from stager.shards.stored import StoredArray, stored_dtype
@@ -33,7 +33,7 @@ class ArrowReader(OpenShard):
                 sides = file.read(*next(places)) if field.encoding == "raw" else None
                 self._columns[field.name] = _Variable(field, offsets, data, sides)
 
-    def starts(self, field: str) -> Sequence[int] | None:
+    def starts(self, field: str) -> Starts | None:
         column = self._columns[field]
         return column.starts if isinstance(column, _Fixed) else None
 
@@ -46,13 +46,16 @@ class _Fixed:
 
     def __init__(self, field: Field, place: Place, rows: int) -> None:
         self.dtype, self.shape, self.row_bytes = stored_dtype(field), field.shape, field.row_bytes or 0
-        start, _ = place
-        self.starts: Sequence[int] = [start] * rows
-        if self.row_bytes:
-            self.starts = range(start, start + rows * self.row_bytes, self.row_bytes)
+        self._start, self._rows = place[0], rows
+
+    @property
+    def starts(self) -> Starts:
+        return self._start + self.row_bytes * np.arange(self._rows)
 
     def __getitem__(self, row: int) -> StoredArray:
-        return StoredArray(self.starts[row], self.row_bytes, self.shape, self.dtype)
+        if row >= self._rows:
+            raise IndexError(row)
+        return StoredArray(self._start + row * self.row_bytes, self.row_bytes, self.shape, self.dtype)
 
 
 class _Variable:

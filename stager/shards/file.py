@@ -65,8 +65,12 @@ class ShardFile:
         if self._is is not None and not os.path.samestat(found, self._is):
             raise ShardGone(f"{self.path}: another file has taken its place")
         self._is, self._held = found, held
-        _open_files.add(self)
+        open_files.add(self)
         return held
+
+    def held(self) -> Descriptor | None:
+        """The descriptor, if there is one right now."""
+        return self._held
 
     def check(self, offset: int, size_bytes: int) -> None:
         """Raise ShardCorrupt if the file has not so many bytes there."""
@@ -117,6 +121,7 @@ class _OpenFiles:
     def __init__(self) -> None:
         self._files: weakref.WeakValueDictionary[int, ShardFile] = weakref.WeakValueDictionary()
         self._numbers = count()
+        self.closings = 0  # so often was one closed to make room: who holds descriptors lets go of its own
         self.renew_lock()
 
     def renew_lock(self) -> None:
@@ -136,13 +141,14 @@ class _OpenFiles:
         with self._lock:
             number = next(self._files.keys(), None)
             file = None if number is None else self._files.pop(number, None)
+            self.closings += file is not None
         if file is not None:
             file.close()
         return number is not None
 
 
-_open_files = _OpenFiles()
-os.register_at_fork(after_in_child=_open_files.renew_lock)
+open_files = _OpenFiles()
+os.register_at_fork(after_in_child=open_files.renew_lock)
 
 
 def _open(path: Path) -> Descriptor:
@@ -156,7 +162,7 @@ def _open(path: Path) -> Descriptor:
             finally:
                 os.close(low)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not _open_files.close_first():
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not open_files.close_first():
                 raise
 
 

@@ -5,14 +5,13 @@ second open in one process is refused, and an environment must not be used after
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stager.model import Field
+from stager.model import Field, Starts
 from stager.shards.file import ShardFile
 from stager.shards.reader import OpenShard
 from stager.shards.stored import StoredArray, stored_dtype
@@ -31,14 +30,13 @@ class LmdbReader(OpenShard):
         )
         self._fields = [(field.name, RowField(field)) for field in self.header.fields]
 
-    def starts(self, field: str) -> Sequence[int] | None:
+    def starts(self, field: str) -> Starts | None:
         before = 0
         for name, stored in self._fields:
             if stored.row_bytes is None:
                 return None
             if name == field:
-                starts: Any = (self._offsets + np.uint64(before)).data
-                return starts  # type: ignore[no-any-return]
+                return self._offsets.astype(np.int64) + before
             before += stored.row_bytes
         raise KeyError(field)
 

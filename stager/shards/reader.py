@@ -1,10 +1,10 @@
 """What open shards of both formats have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from stager.errors import ShardCorrupt
-from stager.model import Arrays
+from stager.model import Arrays, Starts
 from stager.shards.envelope import ENVELOPE_PARTS, Envelope
 from stager.shards.file import ShardFile
 from stager.shards.stored import StoredArray
@@ -19,7 +19,7 @@ class OpenShard(ABC):
 
     def __init__(self, file: ShardFile, trailer_end: int) -> None:
         self._file, self._trailer_end = file, trailer_end
-        self.descriptor = file.descriptor
+        self.descriptor, self.held = file.descriptor, file.held
         envelope, self._parts = self._read_envelope()
         self.header = envelope.header
         self.checksums = envelope.checksums
@@ -28,7 +28,7 @@ class OpenShard(ABC):
         return len(self.checksums)
 
     @abstractmethod
-    def starts(self, field: str) -> Sequence[int] | None: ...
+    def starts(self, field: str) -> Starts | None: ...
 
     @abstractmethod
     def _stored(self, row: int) -> Iterator[tuple[str, StoredArray]]:
