@@ -51,8 +51,8 @@ static int is_mapped_whole(const uint8_t *piece)
 
 int stager_is_huge(const Mapping *mapping, int64_t start, int64_t bytes)
 {
-    if (__atomic_load_n(&cannot, __ATOMIC_RELAXED) || !mapping->at || start < 0 || bytes < HUGE / 64 ||
-        start + bytes > mapping->bytes / HUGE * HUGE)
+    if (__atomic_load_n(&cannot, __ATOMIC_RELAXED) || !__builtin_cpu_supports("avx2") || !mapping->at ||
+        start < 0 || bytes < HUGE / 64 || start + bytes > mapping->bytes / HUGE * HUGE)
         return 0;
     for (int64_t number = start / HUGE; number <= (start + bytes - 1) / HUGE; number++) {
         const uint8_t *piece = mapping->at + number * HUGE;
@@ -110,7 +110,7 @@ int stager_copy_through(const Window *windows, int64_t count)
         pages[i] = span(&windows[i], PAGE);
         pieces[i] = span(&windows[i], HUGE);
     }
-    int is_open = __builtin_cpu_supports("avx2") && advise(pages, count, MADV_POPULATE_READ);
+    int is_open = advise(pages, count, MADV_POPULATE_READ);
     for (int64_t i = 0; i < count && is_open; i++)
         copy(windows[i].room, windows[i].mapping->at + windows[i].start, windows[i].bytes);
     if (!advise(pieces, count, MADV_DONTNEED))

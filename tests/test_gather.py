@@ -130,6 +130,18 @@ def test_what_cannot_be_read_whole_is_told_and_the_others_are_right(files: Files
     assert np.array_equal(out[1][[1, 5, 6]], files.columns[1][read])
 
 
+def test_numbers_and_places_that_do_not_lie_side_by_side_are_read_as_any(files: Files) -> None:
+    """A rank reads every n-th position: such a view of an order is no array that C could go through."""
+    numbers, places = np.arange(60)[::2][::-1], np.arange(120)[::4]
+    out = [np.zeros((120, side), np.uint8) for side in SIDES]
+    shards = OpenShards(files.index, files.checked, SIDES, files.shards)
+    read = numbers[numbers < 30]
+    words, left = shards.read(numbers, places, out, only_checked=True)
+    assert left == 30 - len(read)
+    assert np.array_equal(words[numbers < 30], files.index[read])
+    assert np.array_equal(out[0][places[numbers < 30]], files.columns[0][read])
+
+
 def test_no_sample_at_all_is_no_error(files: Files) -> None:
     assert files.read([])[0] == []
 

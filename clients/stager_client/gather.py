@@ -101,14 +101,16 @@ class OpenShards:
             assert (
                 len(numbers) <= len(rows) if places is None else 0 <= places.min() <= places.max() < len(rows)
             )
+        numbers = np.ascontiguousarray(numbers, np.int64)  # bound to a name, or a copy would be gone
+        places = None if places is None else np.ascontiguousarray(places, np.int64)
         words = np.empty(len(numbers), np.uint64)
         if native.library is None:
             return words, self._read_one_by_one(numbers, places, out, only_checked, words)
         left = native.library.stager_read_samples(
             addressof(self._told),
             len(numbers),
-            np.ascontiguousarray(numbers, np.int64).ctypes.data,
-            None if places is None else np.ascontiguousarray(places, np.int64).ctypes.data,
+            numbers.ctypes.data,
+            None if places is None else places.ctypes.data,
             self._checked.ctypes.data if only_checked else None,
             (c_void_p * len(out))(*(rows.ctypes.data for rows in out)),
             words.ctypes.data,
