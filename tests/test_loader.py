@@ -1,6 +1,7 @@
 """StagedLoader: the known order, exact resume on any number of ranks, buffers that are never torn away."""
 
 import errno
+import gc
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from stager.errors import UsageError
 from stager.order import epoch_order
 from stager_client.buffers import BufferPool
 from stager_client.numpy import StagedArrays
-from stager_client.torch import StagedDataset, StagedLoader
+from stager_client.torch import StagedDataset, StagedLoader, pin_for_cuda
 
 SAMPLES = 60
 
@@ -320,3 +321,38 @@ def test_numpy_has_the_same_samples_in_the_same_order(place: Place, data: Staged
         assert (images == tensors.permute(0, 2, 3, 1).numpy()).all()
         assert labels.tolist() == targets.tolist()
     assert arrays.state_dict() == loader.state_dict()
+
+
+def test_each_piece_of_memory_is_pinned_once_and_before_it_is_given_out() -> None:
+    pinned: list[int] = []
+    pool = BufferPool((3, 4), np.uint8, lambda memory: pinned.append(id(memory)))
+    first, second = pool.take(), pool.take()
+    assert len(set(pinned)) == 2
+    del first, second
+    pool.take()
+    assert len(pinned) == 2
+
+
+@pytest.mark.parametrize("may_pin", [True, False])
+def test_memory_is_registered_with_cuda_by_its_address_and_let_go_of_when_it_is_gone(
+    may_pin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no GPU here: a stand-in for CUDA's own calls tells what they were asked."""
+    held: dict[int, int] = {}
+
+    class Cudart:
+        def cudaHostRegister(self, address: int, size_bytes: int, _flags: int) -> int:
+            held[address] = size_bytes
+            return 0 if may_pin else 1
+
+        def cudaHostUnregister(self, address: int) -> int:
+            held.pop(address)
+            return 0
+
+    monkeypatch.setattr(torch.cuda, "cudart", Cudart)
+    pool = BufferPool((1000,), np.uint8, pin_for_cuda)
+    rows = pool.take()
+    assert held == {rows.ctypes.data: 1000}
+    del rows, pool
+    gc.collect()
+    assert bool(held) is not may_pin  # what was not registered is not let go of

@@ -3,11 +3,14 @@
 import mmap
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+Pin = Callable[[mmap.mmap], None]  # has a device copy from this memory by itself
 
 
 class BufferPool:
@@ -15,11 +18,11 @@ class BufferPool:
 
     So a batch may be kept as long as one likes: it is never written again while it is held.
     Its memory begins at a page: TensorFlow takes it as it is only from a multiple of 64 bytes on, or else
-    copies it, slowly.
+    copies it, slowly. `pin` is called once for each piece of memory that is new.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
+    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike, pin: Pin | None = None) -> None:
+        self.shape, self.dtype, self._pin = shape, np.dtype(dtype), pin
         self._count = int(np.prod(shape))
         self._free: list[mmap.mmap] = []
         self._lock = threading.Lock()
@@ -31,6 +34,8 @@ class BufferPool:
             self.made += memory is None
         if memory is None:
             memory = _memory(self._count * self.dtype.itemsize)
+            if self._pin is not None:
+                self._pin(memory)
         # Its base is no array, so numpy's views of it refer to it, and not past it to the memory.
         flat = np.frombuffer(memory, self.dtype, self._count)
         weakref.finalize(flat, self._free.append, memory)

@@ -15,7 +15,7 @@ from stager.model import Arrays, Numbers, canonical_json, digest_of, pack_number
 from stager.order import epoch_order, rank_order
 from stager_client.ahead import Ahead, Stopped
 from stager_client.augment import Augment, Chain, Image
-from stager_client.buffers import BufferPool
+from stager_client.buffers import BufferPool, Pin
 from stager_client.samples import Reasons, StagedSamples
 
 THREADS: Final = 2
@@ -66,6 +66,7 @@ class BatchLoader:
         augment: Sequence[Augment] = (),
         order: Order | None = None,
         augment_later: bool = False,
+        pin: Pin | None = None,
     ) -> None:
         """With `augment_later` the images are as staged, and the caller augments them by their uniforms."""
         if batch_size < 1 or prefetch < 1 or threads < 1:
@@ -81,10 +82,10 @@ class BatchLoader:
         self.chain = Chain(augment, _image_shape(samples)) if augment else None
         self._augment_later = augment_later
         self.pools = (
-            {IMAGE: BufferPool((batch_size, *self.chain.out_shape), np.uint8)}
+            {IMAGE: BufferPool((batch_size, *self.chain.out_shape), np.uint8, pin)}
             if self.chain and not augment_later
             else {
-                field.name: BufferPool((batch_size, *shape), field.dtype)
+                field.name: BufferPool((batch_size, *shape), field.dtype, pin)
                 for field, shape in samples.fixed_fields()
             }
         )
