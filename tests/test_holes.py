@@ -62,12 +62,12 @@ def test_dead_rows_give_their_blocks_back_and_the_others_stay(
         assert np.array_equal(shard.row(at)["image"], images[at])  # one who opened it before sees them, too
 
 
-def staged(tmp_path: Path) -> tuple[Place, Cache, Dataset]:
+def staged(tmp_path: Path, crop: int = 96) -> tuple[Place, Cache, Dataset]:
     """Thirty images of 96 px in one shard or a few, and the owner of their cache."""
     image_folder(tmp_path / "source", 3, 10)
     place = Place(tmp_path).configure(
         f'[datasets.data]\nsource = "{tmp_path}/source"\n[datasets.data.recipe]\n'
-        'kind = "image"\nresize = 96\ncrop = 96\n'
+        f'kind = "image"\nresize = {crop}\ncrop = {crop}\n'
     )
     assert place.json("prefetch")["staged"] == 30
     cache = Cache(load_config(place.config))
@@ -174,6 +174,27 @@ def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(
     assert look()[0] == numbers
     links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert not [link for link in links if link.endswith("(deleted)") and str(tmp_path) in link]
+    cache.close()
+
+
+@pytest.mark.parametrize("how", ["fill", "visit"])
+def test_a_reader_lets_go_of_what_is_evicted_however_it_read_and_however_it_reads_on(
+    tmp_path: Path, how: str
+) -> None:
+    _, cache, dataset = staged(tmp_path, crop=192)  # in files that are large enough to be mapped
+    reader = Reader(dataset.directory, dataset.record)
+    batch = {"image": np.zeros((30, 192, 192, 3), np.uint8)}
+    for _ in range(2):
+        assert reader.fill(np.arange(30), batch) == ([], [])
+    cache.evict_samples(dataset, np.arange(30), "evicted", "for a test")
+    everything = list(range(30))
+    if how == "fill":
+        assert reader.fill(np.arange(30), batch) == (everything, [])
+    else:
+        assert reader.visit(everything, lambda at, arrays: None) == (everything, [])
+    held = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    held += Path("/proc/self/maps").read_text().splitlines()
+    assert not [name for name in held if name.endswith("(deleted)") and str(tmp_path) in name]
     cache.close()
 
 

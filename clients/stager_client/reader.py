@@ -52,7 +52,7 @@ class Reader:
         self._shards: dict[int, ShardReader] = {}
         # Of these, those whose rows are all of one size, and where a field's rows begin.
         self._fixed: dict[int, tuple[ShardReader, list[Starts], Mapping | None]] = {}
-        self._openings = 0  # counted after the fact: a table of an older count may lack what was opened
+        self._openings = 1  # counted after the fact: a table of an older count may lack what was opened
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
         self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
@@ -212,6 +212,7 @@ class Reader:
             self._shards.pop(number, None)  # another thread may be here, too
             self._fixed.pop(number, None)
         self._openings += 1
+        self._opened = self._table({}), (0, 0)  # it holds files, and nobody may ask for it for long
 
 
 def _decode(field: Field, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
