@@ -1,6 +1,6 @@
 /* The samples of a batch: index word, shard, row, and its bytes to where they belong. It works on memory that
-   the caller owns, knows nothing of Python, and is called without its lock. stager/native.py has what it
-   promises, stager/index.py what a word means. */
+   the caller owns, knows nothing of Python, and is called without its lock.
+   stager_client/gather.py has what it promises, stager/index.py what a word means. */
 
 #include <errno.h>
 #include <stddef.h>

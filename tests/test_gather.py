@@ -144,6 +144,7 @@ def test_numbers_and_places_that_do_not_lie_side_by_side_are_read_as_any(files: 
 
 def test_no_sample_at_all_is_no_error(files: Files) -> None:
     assert files.read([])[0] == []
+    assert files.read([], [])[0] == []
 
 
 def test_a_place_that_is_not_there_is_refused(files: Files) -> None:

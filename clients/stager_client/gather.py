@@ -95,6 +95,8 @@ class OpenShards:
         Return the word under which each was read, and which the index still had afterwards, and how many were
         not read. Those have 0: they are in none of the shards, cannot be read whole, or were not checked.
         """
+        if not len(numbers):
+            return np.zeros(0, np.uint64), 0
         for rows, row_bytes in zip(out, self._held[2].tolist(), strict=True):
             assert rows.flags.c_contiguous
             assert rows.nbytes == len(rows) * row_bytes
