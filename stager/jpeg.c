@@ -57,9 +57,10 @@ static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height,
     if (stager_take_huffman(&work->huffman, info))
         return -1;
 
-    int64_t rows, columns;
-    int64_t first_row = stager_take_part(&work->down, &rows);
-    int64_t first_column = stager_take_part(&work->across, &columns);
+    int64_t first_row, first_column, rows, columns;
+    if (stager_take_part(&work->down, &first_row, &rows) ||
+        stager_take_part(&work->across, &first_column, &columns))
+        return -1;
     JDIMENSION left = (JDIMENSION)(first_column > MARGIN ? first_column - MARGIN : 0);
     int64_t right = first_column + columns + MARGIN;
     JDIMENSION kept = (JDIMENSION)(right < width ? right : width) - left;

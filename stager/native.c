@@ -8,12 +8,12 @@
 
 #include "native.h"
 
-#ifdef __x86_64__
+#ifdef STAGER_AVX2
 #include <immintrin.h>
 #endif
 
 /* One binary for all: the loader takes the version that the CPU can run. */
-#if defined(__x86_64__) && defined(__GLIBC__)
+#if defined(STAGER_AVX2) && defined(__GLIBC__)
 #define FOR_EACH_CPU __attribute__((target_clones("avx2", "default")))
 #else
 #define FOR_EACH_CPU
@@ -21,10 +21,6 @@
 
 /* Antialiased bilinear resizing of RGB, in Pillow's arithmetic: weights of 22 bits, eight bits between the
    passes. Weights are not negative and add up to one, give or take the rounding: no sum leaves 0 to 255. */
-
-#define WEIGHT_BITS 22
-#define HALF (1 << (WEIGHT_BITS - 1))
-#define TAPS 4 /* inputs that are weighed together in the pass across: 12 bytes, of 16 that are read */
 
 int stager_weigh_axis(Axis *axis, int64_t inputs, int64_t all_outputs, int64_t begin, int64_t outputs)
 {
@@ -57,24 +53,30 @@ int stager_weigh_axis(Axis *axis, int64_t inputs, int64_t all_outputs, int64_t b
     return 0;
 }
 
-/* Make the part of the inputs that is needed all there is: return where it begins, and how long it is. */
-int64_t stager_take_part(Axis *axis, int64_t *length)
+/* Make the part of the inputs that is needed all there is: where it begins, and how long it is. The axis is ready
+   for the passes then. Returns -1 if there is no memory. */
+int stager_take_part(Axis *axis, int64_t *begin, int64_t *length)
 {
     Output *last = &axis->output[axis->outputs - 1];
-    int64_t begin = axis->output[0].first;
-    *length = last->first + last->count - begin;
+    *begin = axis->output[0].first;
+    *length = last->first + last->count - *begin;
     for (int64_t i = 0; i < axis->outputs; i++)
-        axis->output[i].first -= begin;
-    return begin;
+        axis->output[i].first -= *begin;
+#ifdef STAGER_VNNI
+    return stager_make_quads(axis);
+#else
+    return 0;
+#endif
 }
 
 void stager_forget_axis(Axis *axis)
 {
     free(axis->output);
     free(axis->weights);
+    free(axis->quads);
 }
 
-#ifdef __x86_64__
+#ifdef STAGER_AVX2
 /* Add up to TAPS pixels of two rows, each by its weight. `pixels`: 16 bytes of each row. */
 __attribute__((target("avx2"))) static inline __m256i add_pixels(__m256i sums, __m256i pixels,
                                                                   const int32_t *weights)
@@ -129,7 +131,13 @@ __attribute__((target("avx2"))) static void pass_across_avx2(const Axis *axis, c
 void stager_pass_across(const Axis *axis, const uint8_t *source, int64_t stride, int64_t rows, int has_slack,
                         uint8_t *out, int64_t out_stride)
 {
-#ifdef __x86_64__
+#ifdef STAGER_VNNI
+    if (has_slack && axis->quads) {
+        stager_pass_across_vnni(axis, source, stride, rows, out, out_stride);
+        return;
+    }
+#endif
+#ifdef STAGER_AVX2
     if (has_slack && __builtin_cpu_supports("avx2")) {
         pass_across_avx2(axis, source, stride, rows, out, out_stride);
         return;
@@ -150,9 +158,8 @@ void stager_pass_across(const Axis *axis, const uint8_t *source, int64_t stride,
         }
 }
 
-/* `sums` has room for a row of `bytes`. */
 FOR_EACH_CPU
-void stager_pass_down(const Axis *axis, const uint8_t *source, int64_t stride, int64_t bytes, int32_t *sums,
+static void pass_down(const Axis *axis, const uint8_t *source, int64_t stride, int64_t bytes, int32_t *sums,
                       uint8_t *out, int64_t out_stride)
 {
     for (int64_t i = 0; i < axis->outputs; i++, out += out_stride) {
@@ -170,6 +177,19 @@ void stager_pass_down(const Axis *axis, const uint8_t *source, int64_t stride, i
     }
 }
 
+/* `sums` has room for a row of `bytes`. */
+void stager_pass_down(const Axis *axis, const uint8_t *source, int64_t stride, int64_t bytes, int32_t *sums,
+                      uint8_t *out, int64_t out_stride)
+{
+#ifdef STAGER_VNNI
+    if (axis->quads) {
+        stager_pass_down_vnni(axis, source, stride, bytes, out, out_stride);
+        return;
+    }
+#endif
+    pass_down(axis, source, stride, bytes, sums, out, out_stride);
+}
+
 /* Resize an image of `height` x `width` to `to_height` x `to_width` and put the window of it into `out`.
    Return 0, or -1 if there is no memory. */
 int stager_resize(const uint8_t *source, int64_t height, int64_t width, int64_t to_height, int64_t to_width,
@@ -180,12 +200,13 @@ int stager_resize(const uint8_t *source, int64_t height, int64_t width, int64_t 
     uint8_t *middle = NULL, *last = NULL;
     int32_t *sums = NULL;
     int result = -1;
+    int64_t first_row, first_column, rows, columns;
     if (stager_weigh_axis(&down, height, to_height, top, window_height) ||
-        stager_weigh_axis(&across, width, to_width, left, window_width))
+        stager_weigh_axis(&across, width, to_width, left, window_width) ||
+        stager_take_part(&down, &first_row, &rows) || stager_take_part(&across, &first_column, &columns))
         goto done;
 
-    int64_t rows, columns, stride = width * CHANNELS, out_stride = window_width * CHANNELS;
-    int64_t first_row = stager_take_part(&down, &rows), first_column = stager_take_part(&across, &columns);
+    int64_t stride = width * CHANNELS, out_stride = window_width * CHANNELS;
     const uint8_t *part = source + first_row * stride + first_column * CHANNELS;
     int64_t part_stride = columns * CHANNELS; /* of what the window needs of a row */
     middle = malloc((size_t)((is_down_first ? window_height * part_stride : rows * out_stride) + SLACK));
