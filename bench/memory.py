@@ -7,13 +7,14 @@ as they take it.
 """
 
 import mmap
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = 4096
+PAGE: Final = os.sysconf("SC_PAGESIZE")
 CHUNK_BYTES: Final = 8 << 20
 AHEAD_BYTES: Final = 32 << 20  # free, and so fresh that the host still has it
 LOOK_EVERY_S: Final = 0.01
@@ -23,14 +24,14 @@ SHARE: Final = 0.25  # of what is free, at most
 @contextmanager
 def backed_memory(size_bytes: int) -> Iterator[None]:
     """Whoever takes up to so much memory meanwhile, files that are written included, finds it backed."""
-    size_bytes = min(size_bytes + AHEAD_BYTES, int(_meminfo("MemAvailable") * SHARE))
+    size_bytes = min(size_bytes + AHEAD_BYTES, int(_available_bytes() * SHARE))
     held = [_touched(CHUNK_BYTES) for _ in range(0, size_bytes, CHUNK_BYTES)]
-    free_bytes = _meminfo("MemFree")
+    free_bytes = _free_bytes()
     is_over = threading.Event()
 
     def let_go() -> None:
         while held and not is_over.is_set():
-            lacking = free_bytes + AHEAD_BYTES - _meminfo("MemFree")
+            lacking = free_bytes + AHEAD_BYTES - _free_bytes()
             for _ in range(0, max(lacking, 0), CHUNK_BYTES):
                 if held:
                     held.pop().close()
@@ -56,6 +57,11 @@ def _touched(size_bytes: int) -> mmap.mmap:
     return memory
 
 
-def _meminfo(name: str) -> int:
+def _free_bytes() -> int:
+    """Asked often, and so by one system call: to read /proc/meminfo took 1.3 % of a run's CPU."""
+    return os.sysconf("SC_AVPHYS_PAGES") * PAGE
+
+
+def _available_bytes() -> int:
     told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(told[name].split()[0]) * 1024
+    return int(told["MemAvailable"].split()[0]) * 1024
