@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.response import StreamingBody
 
 from stager.errors import SourceError, UsageError
-from stager.model import ObjectInfo, SourceSpec, encode_key
+from stager.model import ObjectInfo, SourceSpec
 from stager.sources.keys import shown
 from stager.sources.s3_check import ObjectCheck
 from stager.sources.s3_errors import our_errors
@@ -160,15 +161,28 @@ def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
 
     SeaweedFS lists a/1 before a-b, S3 after it. In either order all that is yet to come sorts after the first
     part of the present key, so at most one folder of the top level is held back, and those it is a prefix of.
+    What is in one of them comes in one go, with nothing between the first and the last.
     """
-    held: list[tuple[bytes, str, int, str]] = []
+    held: list[tuple[str, int, list[ObjectInfo]]] = []  # a heap of folders, by their first keys
+    folder, inside, count = "", list[ObjectInfo](), 0
+
+    def end_folder() -> None:
+        inside.sort(key=attrgetter("key"))  # text sorts as its UTF-8 does
+        heapq.heappush(held, (inside[0].key, count, inside))
+
     for info in infos:
-        key = encode_key(info.key)
-        while held and held[0][0] < key.partition(b"/")[0]:
-            yield ObjectInfo(*heapq.heappop(held)[1:])
-        heapq.heappush(held, (key, info.key, info.size, info.version))
+        if not folder or not info.key.startswith(folder):
+            if inside:
+                end_folder()
+            first, slash, _ = info.key.partition("/")
+            while held and held[0][0] < first:
+                yield from heapq.heappop(held)[2]
+            folder, inside, count = first + slash if slash else "", [], count + 1
+        inside.append(info)
+    if inside:
+        end_folder()
     while held:
-        yield ObjectInfo(*heapq.heappop(held)[1:])
+        yield from heapq.heappop(held)[2]
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """The objects below a prefix of a bucket: pages of them, several ranges side by side.
 
 A page says where the next one begins, so they come one after the other: a million keys take minutes. But a
-listing may begin behind any key. Once it turns out to be a long one, its folders are asked for, and groups of
-them are listed ahead. A range that was is taken only if it begins with the very object that the one before
-found there: what the server says page by page is what counts, whatever it makes of the rest.
+listing may begin behind any key. So its folders are asked for beside the first page, and if it turns out to
+be a long one, groups of them are listed ahead. A range that was is taken only if it begins with the very
+object that the one before found there: what the server says page by page is what counts, whatever it makes
+of the rest.
 """
 
 import re
@@ -45,13 +46,10 @@ def list_objects(ask: Ask, prefix: str) -> Iterator[Item]:
     is_over = threading.Event()
     pool = ThreadPoolExecutor(RANGES, "list")
     try:
+        folders: Future[list[str]] | None = pool.submit(_folders, ask, is_over)
         part = _page(ask)
-        folders = pool.submit(_folders, ask, is_over) if part.token else None
         ahead = _Ahead(ask, pool, is_over, [])
         while True:
-            if folders is not None and folders.done():
-                ahead = _Ahead(ask, pool, is_over, split(folders.result(), part.items, prefix))
-                folders = None
             taken, folder = None, ahead.folder
             for item in part.items:
                 key = item["Key"]
@@ -63,6 +61,9 @@ def list_objects(ask: Ask, prefix: str) -> Iterator[Item]:
                 yield item
             if taken is None and part.token is None:
                 return
+            if folders is not None and folders.done():
+                ahead = _Ahead(ask, pool, is_over, split(folders.result(), part.items, prefix))
+                folders = None
             part = taken or _page(ask, ContinuationToken=part.token)
     finally:
         is_over.set()
