@@ -133,13 +133,14 @@ static int is_upright(const uint8_t *tiff, int64_t size)
 }
 
 /* Look at the segments before the pixels: the size of the image, and whether one may say that it is to be turned.
-   Returns 0; 1: it is no JPEG, or of a kind that others decode. */
-int stager_look_at_jpeg(const uint8_t *data, int64_t size, int64_t *height, int64_t *width, int64_t *may_be_turned)
+   Returns the width, from bit 16 on the height, and in bit 32 whether it may have to be turned; 0: it is no JPEG,
+   or of a kind that others decode. */
+int64_t stager_look_at_jpeg(const uint8_t *data, int64_t size)
 {
     static const char XMP_TURN[] = "tiff:Orientation";
-    *height = *width = *may_be_turned = 0;
+    int64_t height = 0, width = 0, may_be_turned = 0;
     if (size < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff)
-        return 1;
+        return 0;
     for (int64_t at = 2, bytes; at + 4 <= size && data[at] == 0xff; at += bytes) {
         int marker = data[at + 1];
         bytes = 1; /* a fill byte */
@@ -150,15 +151,15 @@ int stager_look_at_jpeg(const uint8_t *data, int64_t size, int64_t *height, int6
         bytes = 2 + (data[at + 2] << 8 | data[at + 3]);
         int64_t there = bytes < size - at ? bytes : size - at;
         if (marker == 0xe1 && there >= EXIF_AT && !memcmp(data + at + 4, "Exif\0", 6))
-            *may_be_turned |= !is_upright(data + at + EXIF_AT, there - EXIF_AT);
+            may_be_turned |= !is_upright(data + at + EXIF_AT, there - EXIF_AT);
         if (marker == 0xe1)
-            *may_be_turned |= is_in(data + at, there, XMP_TURN, sizeof XMP_TURN - 1);
+            may_be_turned |= is_in(data + at, there, XMP_TURN, sizeof XMP_TURN - 1);
         if (marker >= 0xc0 && marker <= 0xc2 && there >= 10 && data[at + 9] < 4) { /* with more colours, it is ink */
-            *height = data[at + 5] << 8 | data[at + 6];
-            *width = data[at + 7] << 8 | data[at + 8];
+            height = data[at + 5] << 8 | data[at + 6];
+            width = data[at + 7] << 8 | data[at + 8];
         }
     }
-    return !*height || !*width;
+    return height && width ? may_be_turned << 32 | height << 16 | width : 0;
 }
 
 /* Decode an image of `height` x `width`, resize it to `to_height` x `to_width` and put the window of that into

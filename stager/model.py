@@ -251,7 +251,7 @@ def checksum_of(
         array = arrays[field.name]
         if not field.is_fixed:
             state.update(np.asarray((*array.shape, array.nbytes), dtype="<u8").tobytes())
-        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        state.update(np.ascontiguousarray(array).data)
     return state.intdigest()
 
 

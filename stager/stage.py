@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -60,8 +60,10 @@ class Lanes(Generic[T]):
         self._tokens.get()
         while True:
             for lane in self._lanes:
-                with suppress(IndexError):  # another thread had it, so there is one in the other lane
+                try:
                     return lane.popleft()
+                except IndexError:  # another thread had it, so there is one in the other lane
+                    continue
 
 
 class Turn:
@@ -97,10 +99,8 @@ class Pools:
         bytes_max: int = FETCH_BYTES_IN_FLIGHT,
     ) -> None:
         """`bytes_max`: of what is fetched and not yet prepared. One object always gets in."""
-        self._to_fetch: tuple[deque[tuple[_Work, int]], ...] = (
-            deque(),
-            deque(),
-        )  # what is urgent, and the rest
+        # what is urgent, and the rest
+        self._to_fetch: tuple[deque[tuple[_Work, int]], deque[tuple[_Work, int]]] = deque(), deque()
         self._to_prepare: Lanes[tuple[_Work, int, ObjectInfo, memoryview]] = Lanes()
         self._lock = threading.Lock()
         self._bytes_max, self._bytes, self._fetches = bytes_max, 0, 0
@@ -126,8 +126,8 @@ class Pools:
     def _admit(self) -> "tuple[_Work, int, ObjectInfo] | None":
         """The next to fetch, if there is one and room for it."""
         with self._lock:
-            lane = next((lane for lane in self._to_fetch if lane), None)
-            if lane is None or self._fetches >= FETCHES_IN_FLIGHT:
+            lane = self._to_fetch[0] or self._to_fetch[1]
+            if not lane or self._fetches >= FETCHES_IN_FLIGHT:
                 return None
             work, at = lane[0]
             info = work.infos[at]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -68,13 +69,12 @@ class ImageRecipe:
             raise SampleError("too_large", "there is no memory for it") from error
 
     def _pixels(self, data: memoryview) -> Pixels:
-        from stager.recipes.decode import decode_at_least, decode_resized
-
+        decode = _decoders()
         if not self.decode_scale:
-            pixels = decode_resized(data, self.max_pixels, self._target)
+            pixels: Pixels | None = decode.decode_resized(data, self.max_pixels, self._target)
             if pixels is not None:
                 return pixels
-        decoded = decode_at_least(data, self.max_pixels, self.decode_scale * self.resize)
+        decoded = decode.decode_at_least(data, self.max_pixels, self.decode_scale * self.resize)
         height, width, window = self._target(decoded.height, decoded.width)
         if height * width > self.max_pixels:  # a line of one pixel grows by as much in the other direction
             raise SampleError("too_large", f"resized to {width}x{height}: over {self.max_pixels} pixels")
@@ -83,9 +83,22 @@ class ImageRecipe:
         return resize(decoded.pixels, height, width, window)
 
     def _target(self, height: int, width: int) -> Target:
-        """What an image of this size becomes."""
-        to_height, to_width = resized(height, width, self.resize)
-        return Target(to_height, to_width, centre(to_height, to_width, self.crop))
+        return target(height, width, self.resize, self.crop)
+
+
+@cache
+def _decoders() -> Any:
+    """Loaded by whoever decodes, and by nobody else."""
+    from stager.recipes import decode
+
+    return decode
+
+
+@lru_cache(1024)
+def target(height: int, width: int, resize: int, crop: int) -> Target:
+    """What an image of this size becomes. Most photos of a data set have one of a few sizes."""
+    to_height, to_width = resized(height, width, resize)
+    return Target(to_height, to_width, centre(to_height, to_width, crop))
 
 
 def resized(height: int, width: int, shorter: int) -> tuple[int, int]:

@@ -22,8 +22,9 @@ def stored_arrays(field: Field, rows: Sequence[Row]) -> list[npt.NDArray[Any]]:
     sides = field.shape if field.encoding == "raw" else (None,)
     arrays = [np.asarray(row.arrays[field.name], order="C") for row in rows]
     for row, array in zip(rows, arrays, strict=True):
-        fits = len(array.shape) == len(sides) and all(
-            side in (None, actual) for side, actual in zip(sides, array.shape, strict=True)
+        fits = array.shape == sides or (
+            len(array.shape) == len(sides)
+            and all(side in (None, actual) for side, actual in zip(sides, array.shape, strict=True))
         )
         if array.dtype != dtype or not fits:
             raise ValueError(

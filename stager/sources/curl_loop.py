@@ -99,8 +99,12 @@ class CurlLoop:
     def call(self, call: Callable[[], None]) -> None:
         """Have something done in the loop's thread: there, and only there, `get` may be called."""
         self._calls.put(call)
-        if threading.current_thread() is not self._thread:
+        if self._thread is None:
+            self._begin()
+        elif threading.get_ident() != self._thread.ident:
             os.eventfd_write(self._news, 1)
+
+    def _begin(self) -> None:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="curl", daemon=True)

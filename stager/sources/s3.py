@@ -88,20 +88,17 @@ class BotoSource:
 
     def read(self, info: ObjectInfo) -> memoryview:
         data = self.fetch(info)
-        return data if self.check.md5(info, data) else self.check.again(self.where(info), info, data)
+        return data if self.check.md5(info, data) else self.check.again(info, data)
 
     def fetch(self, info: ObjectInfo) -> memoryview:
         """The object as it comes, of the right version and length."""
-        where, key = self.where(info), self.prefix + info.key
-        with our_errors(where, self.endpoint, reading=True):
+        key = self.prefix + info.key
+        with our_errors(self.check.where(info), self.endpoint, reading=True):
             answer = self.client.get_object(Bucket=self.bucket, Key=key, IfMatch=f'"{info.version}"')
             with _cut_off(answer["Body"], self.limits.whole_s(info.size)) as body:
                 data = memoryview(body.read())
-        self.check.answer(where, info, answer.get("ETag"), len(data), info.size)
+        self.check.answer(info, answer.get("ETag"), len(data), info.size)
         return data
-
-    def where(self, info: ObjectInfo) -> str:
-        return shown(self.url + info.key)
 
     def _listed(self) -> Iterator[ObjectInfo]:
         with our_errors(self.url, self.endpoint):

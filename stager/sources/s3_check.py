@@ -12,6 +12,7 @@ from awscrt import checksums
 
 from stager.errors import SampleError, SourceBusy
 from stager.model import ObjectInfo
+from stager.sources.keys import shown
 
 log = logging.getLogger(__name__)
 
@@ -42,22 +43,26 @@ class ObjectCheck:
         self.etags_are_md5 = True
         self._lock = threading.Lock()
 
-    def answer(self, where: str, info: ObjectInfo, etag: str | None, came: int, asked: int) -> None:
+    def where(self, info: ObjectInfo) -> str:
+        return shown(self.source + info.key)
+
+    def answer(self, info: ObjectInfo, etag: str | None, came: int, asked: int) -> None:
         """Raise if this is an answer of another version, or not all of what was asked for."""
         found = (etag or "none").strip('"')
         if found != info.version:
+            where = self.where(info)
             raise SampleError("changed", f"{where}: etag is {found}, the listing said {info.version}")
         if came != asked:
-            raise SourceBusy(f"{where}: {came} of {asked} bytes came", hint="try again later")
+            raise SourceBusy(f"{self.where(info)}: {came} of {asked} bytes came", hint="try again later")
 
-    def checksum(self, where: str, answered: Mapping[str, str], data: memoryview) -> bool:
+    def checksum(self, info: ObjectInfo, answered: Mapping[str, str], data: memoryview) -> bool:
         """Whether the server told a checksum of the whole object that we know. Raise if it is another one."""
         for name, compute in CHECKSUMS.items():
             told = answered.get(f"x-amz-checksum-{name}")
             if not told or "-" in told or answered.get("x-amz-checksum-type") == "COMPOSITE":
                 continue  # of parts that we do not know
             if base64.b64encode(compute(data)).decode() != told:
-                raise _damaged(where)
+                raise self._damaged(info)
             return True
         return False
 
@@ -67,16 +72,15 @@ class ObjectCheck:
             return True
         return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.version
 
-    def again(self, where: str, info: ObjectInfo, data: memoryview) -> memoryview:
+    def again(self, info: ObjectInfo, data: memoryview) -> memoryview:
         """The MD5 is another one: the data all the same, if they come alike a second time."""
         if self.read_again(info) != data:
-            raise _damaged(where)
+            raise self._damaged(info)
         with self._lock:
             if self.etags_are_md5:
                 log.warning("md5 check switched off source=%s cause=%s", self.source, "its etags are no MD5s")
             self.etags_are_md5 = False
         return data
 
-
-def _damaged(where: str) -> SourceBusy:
-    return SourceBusy(f"{where}: the bytes were damaged on the way", hint=_DAMAGED_HINT)
+    def _damaged(self, info: ObjectInfo) -> SourceBusy:
+        return SourceBusy(f"{self.where(info)}: the bytes were damaged on the way", hint=_DAMAGED_HINT)

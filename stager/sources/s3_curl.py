@@ -130,7 +130,6 @@ class _Object:
 
     def __init__(self, source: BotoSource, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         self._source, self._info, self._done = source, info, done
-        self._where = source.where(info)
         self._data = np.empty(info.size, np.uint8).data
         self._left = 0
         self._error: Exception | None = None
@@ -149,6 +148,9 @@ class _Object:
             )
         return found
 
+    def _where(self) -> str:
+        return self._source.check.where(self._info)
+
     def _came(self, start: int, get: Get) -> None:
         self._left -= 1
         answered = get.answered(_ANSWERED)
@@ -161,17 +163,17 @@ class _Object:
 
     def _check_part(self, start: int, get: Get, answered: dict[str, str]) -> None:
         if get.status >= 300:
-            raise our_error(refusal_names(get), self._where, self._source.endpoint, reading=True)
+            raise our_error(refusal_names(get), self._where(), self._source.endpoint, reading=True)
         is_too_long = get.error == pycurl.E_FILESIZE_EXCEEDED
         if get.error not in (pycurl.E_OK, pycurl.E_PARTIAL_FILE) and not is_too_long:
             names = [_NAMES.get(get.error, "ConnectionError")]
-            raise our_error(names, self._where, self._source.endpoint, reading=True)
+            raise our_error(names, self._where(), self._source.endpoint, reading=True)
         is_part = len(get.body) < self._info.size
         asked = f"bytes {start}-{start + len(get.body) - 1}/{self._info.size}" if is_part else None
         if is_part != (get.status == 206) or answered.get("content-range") != asked:
-            told = f"{self._where}: the answer ({get.status}) is not the part that was asked for"
+            told = f"{self._where()}: the answer ({get.status}) is not the part that was asked for"
             raise SourceBusy(told, hint="is there a proxy that changes requests?")
-        self._source.check.answer(self._where, self._info, answered.get("etag"), get.came, len(get.body))
+        self._source.check.answer(self._info, answered.get("etag"), get.came, len(get.body))
 
     def _end(self, answered: dict[str, str]) -> None:
         """All parts are there: are they what was stored?"""
@@ -179,7 +181,7 @@ class _Object:
         fetched: Fetched = self._error or self._data
         if self._error is None:
             try:
-                is_proved = check.checksum(self._where, answered, self._data)
+                is_proved = check.checksum(self._info, answered, self._data)
                 if not is_proved and not check.md5(self._info, self._data):
                     # To read it again takes its time, and the loop has none.
                     threading.Thread(target=self._compare, name="compare", daemon=True).start()
@@ -190,7 +192,7 @@ class _Object:
 
     def _compare(self) -> None:
         try:
-            self._done(self._source.check.again(self._where, self._info, self._data))
+            self._done(self._source.check.again(self._info, self._data))
         except Exception as error:
             self._done(error)
 
