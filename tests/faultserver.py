@@ -258,6 +258,11 @@ def as_aws_lists(answer: _Handler, body: bytes, etag: str) -> None:
     good(answer, re.sub(rb"(<Size>.*?</Size>)(.*?</ETag>)", rb"\2\1", body), etag)
 
 
+def as_aws_lists_in_lines(answer: _Handler, body: bytes, etag: str) -> None:
+    """The same, with an item a line."""
+    as_aws_lists(answer, body.replace(b"</Contents>", b"</Contents>\n "), etag)
+
+
 def error_in_200(answer: _Handler, _body: bytes, etag: str) -> None:
     """S3 begins to answer before it knows that it will fail."""
     good(answer, b"<Error><Code>InternalError</Code><Message>We are sorry.</Message></Error>", etag)

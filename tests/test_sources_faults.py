@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -174,19 +175,25 @@ def test_a_listing_that_fails_is_an_error_of_the_source(
         list(source.scan())
 
 
+@pytest.mark.parametrize("way", [fault.as_aws_lists, fault.as_aws_lists_in_lines])
 def test_a_listing_is_the_same_by_our_short_way_as_by_botocore(
-    server: FaultServer, source: S3Source, monkeypatch: pytest.MonkeyPatch
+    server: FaultServer, source: S3Source, monkeypatch: pytest.MonkeyPatch, way: Fault
 ) -> None:
     keys = ["b<&>'\"c", "d e/é+%41", "f", "a b"]
     server.objects |= {f"{key}/{number:04}": b"x" * number for key in keys for number in range(0, 900, 3)}
     expected = list(source.scan())  # Size before ETag: botocore parses it
     assert len(expected) == len(server.objects)
-    server.fail("", *[fault.as_aws_lists] * 9)
-    parsed: list[bytes] = []
-    text = s3_listing._text
-    monkeypatch.setattr(s3_listing, "_text", lambda raw: (parsed.append(raw), text(raw))[1])
+    server.fail("", *[way] * 9)
+    parsed: set[str] = set()
+    take = s3_listing._take_items
+
+    def take_and_tell(customized_response_dict: dict[str, Any], **answer: Any) -> None:
+        take(customized_response_dict=customized_response_dict, **answer)
+        parsed.update(item["Key"] for item in customized_response_dict.get("Contents", ()))
+
+    monkeypatch.setattr(s3_listing, "_take_items", take_and_tell)
     assert list(source.scan()) == expected
-    assert {quote(key).encode() for key in server.objects} <= set(parsed)
+    assert {quote(key) for key in server.objects} <= parsed
 
 
 def test_a_listing_that_breaks_at_a_later_page_goes_on(server: FaultServer, source: S3Source) -> None:

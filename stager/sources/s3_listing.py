@@ -29,7 +29,7 @@ FILL: Final = 0.9  # of its pages: a folder more would often take one more
 FOLDER_PAGES_MOST: Final = 32
 
 _ITEM: Final = re.compile(
-    rb"<Contents>.*?<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>.*?<Size>(\d+)</Size>.*?</Contents>", re.S
+    r"<Contents>.*?<Key>([^<]*)</Key>.*?<ETag>([^<]*)</ETag>.*?<Size>(\d+)</Size>.*?</Contents>", re.S
 )
 
 
@@ -175,15 +175,16 @@ def _take_items(
 ) -> None:
     if operation_model.name != "ListObjectsV2":
         return
-    body = response_dict["body"]
-    items = _ITEM.findall(body)
-    if items and len(items) == body.count(b"<Contents>"):  # or else botocore may know what this is
-        response_dict["body"] = _ITEM.sub(b"", body)
-        customized_response_dict["Contents"] = [
-            {"Key": _text(key), "ETag": _text(etag), "Size": int(size)} for key, etag, size in items
-        ]
-
-
-def _text(raw: bytes) -> str:
-    raw = raw.replace(b"&quot;", b'"')  # the etag's, in every item
-    return unescape(raw.decode()) if b"&" in raw else raw.decode()
+    body = response_dict["body"].decode()
+    begin, end = body.find("<Contents>"), body.rfind("</Contents>") + len("</Contents>")
+    part = body[begin:end].replace("&quot;", '"')  # the etag's, in every item
+    items, count = _ITEM.findall(part), part.count("<Contents>")
+    if begin < 0 or len(items) != count:  # botocore may know what this is
+        return
+    is_dense = part.count("</Contents><Contents>") == count - 1
+    response_dict["body"] = (body[:begin] + body[end:] if is_dense else _ITEM.sub("", body)).encode()
+    if "&" in part:
+        items = [(unescape(key), unescape(etag), size) for key, etag, size in items]
+    customized_response_dict["Contents"] = [
+        {"Key": key, "ETag": etag, "Size": int(size)} for key, etag, size in items
+    ]
