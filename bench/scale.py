@@ -48,41 +48,6 @@ START_S: Final = 60.0
 STOP_S: Final = 30.0
 ASK_EVERY_S: Final = 0.02
 RUN_S: Final = 900.0
-CLIENT: Final = """
-import json, os, resource, sys, time
-import torch
-from stager_client.torch import StagedDataset, StagedLoader
-
-def anonymous_mb():
-    lines = open("/proc/self/smaps_rollup").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:")) / 1024
-
-def opened(**options):
-    took = []
-    for _ in range(5):
-        data = None
-        began, cpu = time.perf_counter(), time.process_time()
-        data = StagedDataset("data", **options)
-        took.append((time.perf_counter() - began, time.process_time() - cpu))
-    return data, *min(took)
-
-_, part_s, _ = opened(classes=min(100, int(sys.argv[1])))
-_ = None
-before_mb = anonymous_mb()
-data, all_s, all_cpu_s = opened()
-after_mb = anonymous_mb()
-body = {
-    "session": data.samples.session.id, "manifest": data.samples.manifest_digest,
-    "subset": data.samples.subset.to_json(), "shuffle": True, "seed": 1, "epoch": 0, "rank": 0,
-    "world_size": 1, "drop_last": False, "length": len(data), "start": 0,
-}
-began = time.perf_counter()
-data.samples.session.read_in_order({name: body[name] for name in body if name != "session"})
-print(json.dumps({
-    "open_100_s": part_s, "open_s": all_s, "open_cpu_s": all_cpu_s, "client_mb": after_mb - before_mb,
-    "order_told_s": time.perf_counter() - began,
-}))
-"""
 
 Figures = dict[str, float]
 overslept: list[float] = []  # how late this process itself was woken: what the machine adds to an answer
@@ -299,7 +264,7 @@ def served(place: Place, samples: int) -> Figures:
         figures["want_s"] = timed(lambda: place.service.post("/datasets/data/want", want))
         figures["why_s"] = timed(lambda: place.service.post("/datasets/data/why", {"sample": "1"}))
         say(f"{samples:,}: client")
-        command = [sys.executable, "-c", CLIENT, str(samples // A_CLASS)]
+        command = [sys.executable, "-m", "bench.scale_client", str(samples // A_CLASS)]
         with asking(place.service) as slowest:
             done = run_group(command, RUN_S, place.env, ROOT)
         figures["slowest_while_opening_s"] = max(slowest)

@@ -21,6 +21,7 @@ SILENT_S: Final = 5.0  # a session that does not report for so long has ended
 RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state
 NEAR_SAMPLES: Final = 64  # shards that are needed at once are small
 SOON_SAMPLES: Final = 256  # once it reads: about a batch, for a shard costs as much as some samples
+LOOK_SAMPLES: Final = 16_384  # of an order, at once
 NONE: Final = np.zeros(0, dtype=np.int64)
 GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any position yet
 
@@ -168,15 +169,17 @@ class Session:
         if end < len(self.order) and end - self.cursor < reach // 2:
             return NONE
         count = min(max(NEAR_SAMPLES, self.lead // 2, min(self.cursor // 4, SOON_SAMPLES)), largest)
-        words = self.dataset.index.words
         taken: list[Numbers] = []
-        have = 0
+        have, step = 0, count
         while have < count and self.cursor < end:
-            part = self.order[self.cursor : min(self.cursor + count - have, end)]
-            self.cursor += len(part)
-            missing = ~is_resident(words[part]) & ~is_failed(words[part]) & ~in_flight[part]
-            taken.append(part[missing])
-            have += int(missing.sum())
+            part = self.order[self.cursor : min(self.cursor + step, end)]
+            words = self.dataset.index.words[part]
+            missing = ~is_resident(words) & ~is_failed(words) & ~in_flight[part]
+            places = np.flatnonzero(missing)[: count - have]
+            taken.append(part[places])
+            have += len(places)
+            self.cursor += len(part) if have < count else int(places[-1]) + 1
+            step = min(2 * step, LOOK_SAMPLES)  # where much is resident, little steps would take long
         return np.unique(np.concatenate(taken)) if taken else NONE
 
     def look_again(self, samples: Numbers) -> None:

@@ -14,10 +14,12 @@ import pytest
 from making import image_folder
 from running import Place
 from sets import staged, table
+from stager import sessions
 from stager.cache import Cache, Dataset
 from stager.config import Amount, Config
 from stager.dataset import DatasetSpec
 from stager.errors import UsageError
+from stager.index import is_resident
 from stager.jobs import is_among
 from stager.layouts import LAYOUTS
 from stager.manifest import Manifest, write_manifest
@@ -153,6 +155,22 @@ def test_a_sample_that_an_order_repeats_is_expected_until_its_last_place(owner: 
     assert session.is_ahead(np.asarray([7, 8, 9, 10])).tolist() == [True, False, True, False]
     session.heard(3)
     assert session.is_ahead(np.asarray([7, 9])).tolist() == [False, True]
+
+
+def test_a_reader_whose_samples_are_all_there_is_looked_through_in_large_steps(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = dataset_of(owner)
+    resident = list(range(0, COUNT, 2))
+    session = Session(reading(dataset, [*resident, 7, 9, *resident, 11]), dataset)
+    looks = []
+    monkeypatch.setattr(sessions, "is_resident", lambda words: looks.append(len(words)) or is_resident(words))
+    nothing_in_flight = np.zeros(COUNT, dtype=np.bool_)
+    assert session.ahead(nothing_in_flight, 2, 10 * COUNT).tolist() == [7, 9]
+    assert session.cursor == len(resident) + 2  # right behind the last one
+    assert len(looks) < 30
+    assert session.ahead(nothing_in_flight, 2, 10 * COUNT).tolist() == [11]
+    assert session.cursor == len(session.order)
 
 
 def test_a_session_that_was_worked_out_for_an_older_scan_is_refused(tmp_path: Path) -> None:
