@@ -33,7 +33,8 @@ log = logging.getLogger("stager")
 
 WANT_SHARD_SAMPLES: Final = 64  # at least; a waiting reader's samples are spread over all workers
 NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
-REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room
+REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room,
+REACH_MIN: Final = 32  # or so many samples: two small batches
 REFILL_EVERY_S: Final = 5.0
 STOP_S: Final = 10.0
 OPEN_AHEAD: Final = 8  # sources; to open one of S3 takes a tenth of a second
@@ -179,7 +180,7 @@ class Staging:
                 # What is staged ahead takes the place of what is kept: go no further than a part of it.
                 largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
                 kept = self.cache.budget.used_bytes / tasks.mean_row_bytes(dataset)
-                reach = max(NEAR_SAMPLES, int(REACH_PART * kept))
+                reach = max(REACH_MIN, int(REACH_PART * kept))
             samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
             if len(samples):
                 self._build(Piece(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))

@@ -5,16 +5,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from making import image_folder
 from running import Place
 from sets import table
 from stager.control import Service
 from stager.order import epoch_order
-from stager_client.session import Session
+from stager_client.session import Session, Way
 
 SAMPLES = 240
 KILLS = 10
@@ -67,6 +71,45 @@ def test_a_cold_first_epoch_is_staged_ahead_of_a_reader_that_computes(place: Pla
     first, second = session["epochs"]
     assert first["hits"] > 0
     assert second["hit_rate"] == 1.0
+
+
+HOLD = """
+import sys
+from stager_client.torch import StagedDataset, StagedLoader
+
+batches = iter(StagedLoader(StagedDataset("data"), 8, shuffle=True, prefetch=int(sys.argv[1])))
+next(batches)
+print("read", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_lies_in_batches_that_are_read_ahead_counts_as_read(place: Place) -> None:
+    with place.service():
+        place.json("prefetch", "data")
+        reader = subprocess.Popen(
+            [sys.executable, "-c", HOLD, "3"],
+            env=place.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "read\n"
+        deadline = time.monotonic() + 20
+        while (position := place.json("status")["sessions"][0]["position"]) < 8 * 3:
+            assert time.monotonic() < deadline, position
+        assert position == 8 * 3  # one was given out, two are ready: what is not needed for them can go
+        reader.communicate()
+
+
+@given(st.lists(st.integers(1, 9), max_size=20), st.randoms(use_true_random=False))
+def test_an_order_is_read_as_far_as_all_of_it_is_in_batches(sizes: list[int], random: Random) -> None:
+    begins = [sum(sizes[:number]) for number in range(len(sizes))]
+    batches = list(zip(begins, sizes, strict=True))
+    random.shuffle(batches)
+    way, done = Way(), set[int]()
+    for at, samples in batches:
+        way.read(at, samples)
+        done |= set(range(at, at + samples))
+        assert way.position == next(place for place in count() if place not in done)
 
 
 def test_two_training_processes_fetch_every_sample_once(place: Place) -> None:

@@ -17,6 +17,7 @@ from stager_client.ahead import Ahead, Stopped
 from stager_client.augment import Augment, Chain, Image
 from stager_client.buffers import BufferPool, Pin
 from stager_client.samples import Reasons, StagedSamples
+from stager_client.session import Way
 
 THREADS: Final = 2
 Order = Callable[[int], Numbers | Sequence[int]]  # the positions that an epoch reads, one by one
@@ -151,16 +152,18 @@ class BatchLoader:
         start, self._resume_at = self._resume_at, 0
         self._position = start
         order = self._order_of(self.epoch)
-        self._tell_order(start, order)
-        parts = deque(self._parts(start, order))
+        session, way = self.samples.session, self._tell_order(start, order)
+        parts = deque(enumerate(self._parts(start, order)))
         self._length = len(order)
         seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
         if not parts:  # the rest is less than a batch, and dropped
             self._advance(epoch, is_last=True)
         stopped = threading.Event()
 
-        def assemble(positions: Numbers) -> tuple[Made, int, Reasons]:
+        def assemble(part: tuple[int, Numbers]) -> tuple[Made, int, Reasons]:
+            number, positions = part
             batch = self._assemble(positions, seed, epoch, stopped)
+            session.has_read(way, number * self.batch_size, len(positions))
             return make(batch), len(positions), batch.missed
 
         ahead = Ahead(assemble, self.threads, stopped)
@@ -189,7 +192,7 @@ class BatchLoader:
                     asked_at = time.perf_counter()
                     self._compute(asked_at - given_at)
         finally:
-            self.samples.session.leave_order()
+            session.leave_order()
             ahead.close()
 
     def _advance(self, epoch: int, is_last: bool) -> None:
@@ -200,12 +203,12 @@ class BatchLoader:
         if is_last:
             self.epoch, self._position = epoch + 1, 0
 
-    def _tell_order(self, start: int, order: Numbers) -> None:
+    def _tell_order(self, start: int, order: Numbers) -> Way:
         """The order is a function of these: the service works it out for itself."""
         orders = []
         if self._own_order is not None or not self.samples.is_whole:
             orders = [self.samples.numbers[read] for read in (order, self._order_of(self.epoch + 1))]
-        self.samples.session.read_in_order(
+        return self.samples.session.read_in_order(
             {
                 "own_orders": [pack_numbers(read) for read in orders],
                 "manifest": self.samples.manifest_digest,
@@ -269,9 +272,7 @@ class BatchLoader:
 
     def _count(self, samples: int, missed: Reasons, waited_s: float) -> None:
         """Threads wait ahead of the loop; what counts is what the loop waited."""
-        session = self.samples.session
-        session.advance(samples)
-        session.count(samples, missed, waited_s if missed else 0.0)
+        self.samples.session.count(samples, missed, waited_s if missed else 0.0)
 
     def _compute(self, seconds: float) -> None:
         """The loop had a batch for so long before it asked for the next, or went away."""

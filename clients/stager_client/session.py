@@ -17,10 +17,27 @@ from stager.model import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0
 POSITION_EVERY_S = 0.2
+POSITION_PART = 0.02  # of its samples, that a reader with misses reads before it says so: evictions go by it
+POSITION_EVERY_MIN_S = 0.03
 ORDER_TIMEOUT_S = 10.0
 READS_HELD = 1000  # batches
 EXIT_WAIT_S = 5.0  # that a process waits at its end for a service that is away: a restart takes less
 EXIT_RETRY_S = 0.2
+
+
+class Way:
+    """How far an order has been read from its beginning, by threads that read its batches in any order."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self._beyond: dict[int, int] = {}  # where a batch begins that is read, and how long it is
+        self._lock = threading.Lock()
+
+    def read(self, at: int, samples: int) -> None:
+        with self._lock:
+            self._beyond[at] = samples
+            while self.position in self._beyond:
+                self.position += self._beyond.pop(self.position)
 
 
 class Session:
@@ -30,8 +47,8 @@ class Session:
     """
 
     _order: dict[str, object]
-    _position: int | None  # in the order we told; None: there is none
-    _told: int | None  # the position that the service knows
+    _way: Way | None  # through the order we told; None: there is none
+    _told: int  # the position that the service knows
     _telling: threading.Thread | None  # tells the order
 
     def __init__(self, service: Service, dataset: str, length: int) -> None:
@@ -41,16 +58,18 @@ class Session:
         self._was_heard = False  # a service has answered us; without one, nobody waits for it at the end
         self._begin()
 
-    def read_in_order(self, order: dict[str, object]) -> None:
+    def read_in_order(self, order: dict[str, object]) -> Way:
         """Tell the service in which order we are going to read, so that it stages ahead of us.
 
         It is told beside the first reads: what is resident needs no service.
         """
         self.wait_until_told()
-        self._order, self._position, self._told = {"session": self.id, **order}, 0, 0
+        way = Way()
+        self._order, self._way, self._told, self._had_misses = {"session": self.id, **order}, way, 0, False
         self._telling = threading.Thread(target=self._tell_order, name="stager-order", daemon=True)
         self._telling.start()
         _report_soon(self)
+        return way
 
     def wait_until_told(self) -> None:
         """Whoever asks for samples asks as a reader of the order, which the service should know by then."""
@@ -63,29 +82,37 @@ class Session:
             self.service.post(f"/datasets/{self.dataset}/sessions", self._order, ORDER_TIMEOUT_S)
             self._was_heard = True
 
-    def advance(self, samples: int) -> None:
-        """So many more samples of the order have been read."""
-        if self._position is not None:
-            self._position += samples
+    def has_read(self, way: Way, at: int, samples: int) -> None:
+        """These samples of an order are in a batch: it may be given out later, but is read no more."""
+        way.read(at, samples)
+        if way is self._way and self._had_misses and way.position - self._told >= POSITION_PART * self.length:
+            _is_due.set()
 
     def leave_order(self) -> None:
         """Nothing more will be read in the order we told."""
-        self._position = None
+        self._way = None
 
     def where(self) -> dict[str, object]:
         """Who we are and how far, for the service that stages ahead of us."""
         self.wait_until_told()
-        return {"session": self.id, "position": self._position}
+        return {"session": self.id, "position": self._note_told()}
 
     def tell_position(self) -> None:
         """Say how far we are: what is behind us can go, what is before us can come."""
-        position = self._position
-        if position is None or position == self._told or self._pid != os.getpid():
+        way = self._way
+        if way is None or way.position == self._told or self._pid != os.getpid():
             return
-        self._told = position
         with suppress(StagerError):
             if not self.service.post("/sessions", self.where(), REPORT_TIMEOUT_S)["knows_order"]:
                 self._tell_order()  # the service was started anew
+
+    def _note_told(self) -> int | None:
+        """How far we are, which is going to be told."""
+        way = self._way
+        if way is None:
+            return None
+        self._told = way.position
+        return self._told
 
     def _begin(self) -> None:
         """Start counting in this process."""
@@ -94,7 +121,7 @@ class Session:
         self._lock = threading.Lock()  # held for a moment only: a slow service must not hold up a reader
         self._sending = threading.Lock()
         self._requests = self._sent = 0
-        self._position = self._told = None
+        self._way, self._told, self._had_misses = None, 0, False
         self._telling = None
         self._wait_s = 0.0
         self._computed_s = 0.0
@@ -117,6 +144,7 @@ class Session:
         with self._lock:
             self._requests += requests
             self._wait_s += wait_s
+            self._had_misses |= bool(reasons)
             for reason, many in reasons.items():
                 self._reasons[reason] = self._reasons.get(reason, 0) + many
             if samples is not None:
@@ -137,7 +165,7 @@ class Session:
             with self._lock:
                 requests, wait_s, reasons = self._requests, self._wait_s, dict(self._reasons)
                 reads, self._reads = self._reads, []
-            position = self._position
+            position = self._note_told()
             if requests == self._sent and position is None:
                 return
             misses = sum(reasons.values())
@@ -189,12 +217,13 @@ class Session:
 _unsent: set[Session] = set()
 _reporter_pid = 0
 _flushing = threading.Lock()  # who ends the process must not overtake a report that is on its way
+_is_due = threading.Event()  # somebody has read so much that it should be told at once
 
 
 def _report_soon(session: Session) -> None:
-    global _reporter_pid, _flushing
+    global _reporter_pid, _flushing, _is_due
     if _reporter_pid != os.getpid():  # also in a forked child: threads do not come along
-        _reporter_pid, _flushing = os.getpid(), threading.Lock()
+        _reporter_pid, _flushing, _is_due = os.getpid(), threading.Lock(), threading.Event()
         _unsent.clear()
         threading.Thread(target=_report, name="stager-report", daemon=True).start()
         # A process of multiprocessing's (a DataLoader's worker) ends without atexit.
@@ -204,15 +233,17 @@ def _report_soon(session: Session) -> None:
 
 
 def _report() -> None:
-    tick = threading.Event()
     flushed_at = time.monotonic()
-    while not tick.wait(POSITION_EVERY_S):
+    while True:
+        _is_due.wait(POSITION_EVERY_S)
+        _is_due.clear()
         if time.monotonic() - flushed_at >= REPORT_EVERY_S:
             flushed_at = time.monotonic()
             flush_all()
         else:
             for session in list(_unsent):
                 session.tell_position()
+        time.sleep(POSITION_EVERY_MIN_S)
 
 
 def flush_all() -> None:
