@@ -78,6 +78,8 @@ class WorkerPool:
     def drop(self, worker: WorkerProcess) -> None:
         """Kill a worker and forget it. It is not waited for: on a hung mount it cannot even die."""
         worker.process.kill()
+        with suppress(OSError):
+            worker.stdin.close()
         if worker in self.workers:
             self.workers.remove(worker)
 
@@ -104,15 +106,16 @@ class WorkerPool:
 
     def _listen(self, worker: WorkerProcess) -> None:
         assert worker.process.stdout is not None
-        for line in worker.process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                break  # a line cut off by a crash
-            if message["kind"] == "log":
-                log.log(message["level"], "%s", message["event"])
-            else:
-                self._answers.put(Answer(worker, message))
+        with worker.process.stdout as lines:
+            for line in lines:
+                try:
+                    message = json.loads(line)
+                except ValueError:
+                    break  # a line cut off by a crash
+                if message["kind"] == "log":
+                    log.log(message["level"], "%s", message["event"])
+                else:
+                    self._answers.put(Answer(worker, message))
         worker.process.wait()
         self._answers.put(Answer(worker, None))
 
