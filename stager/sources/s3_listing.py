@@ -11,7 +11,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from html import unescape
 from itertools import pairwise
@@ -24,7 +24,7 @@ Item = dict[str, Any]  # Key, ETag, Size
 Ask = Callable[..., Mapping[str, Any]]  # for a page of the bucket and its prefix
 
 RANGES: Final = 8  # that are listed ahead
-PAGES_MOST: Final = 4  # of a range, before its turn comes
+PAGES_MOST: Final = 3  # of a range, before its turn comes
 FILL: Final = 0.9  # of its pages: a folder more would often take one more
 FOLDER_PAGES_MOST: Final = 32
 
@@ -44,7 +44,7 @@ class _Part:
 def list_objects(ask: Ask, prefix: str) -> Iterator[Item]:
     """All objects, in the server's order."""
     is_over = threading.Event()
-    pool = ThreadPoolExecutor(RANGES, "list")
+    pool = ThreadPoolExecutor(RANGES + 1, "list")  # and the second page
     try:
         folders: Future[list[str]] | None = pool.submit(_folders, ask, is_over)
         part = _page(ask)
@@ -61,10 +61,16 @@ def list_objects(ask: Ask, prefix: str) -> Iterator[Item]:
                 yield item
             if taken is None and part.token is None:
                 return
-            if folders is not None and folders.done():
+            if folders is None:
+                part = taken or _page(ask, ContinuationToken=part.token)
+                continue
+            coming = pool.submit(_page, ask, ContinuationToken=part.token)
+            both: list[Future[Any]] = [folders, coming]
+            wait(both, return_when=FIRST_COMPLETED)
+            if folders.done():
                 ahead = _Ahead(ask, pool, is_over, split(folders.result(), part.items, prefix))
                 folders = None
-            part = taken or _page(ask, ContinuationToken=part.token)
+            part = coming.result()
     finally:
         is_over.set()
         pool.shutdown(cancel_futures=True)
