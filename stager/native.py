@@ -58,7 +58,7 @@ def resize_rgb(pixels: Pixels, to: Size, window: Window, is_down_first: bool) ->
     assert pixels.ndim == 3
     assert pixels.shape[2] == 3
     out = _room_for(to, window)
-    source, target = _address(pixels.data), _address(out.data)
+    source, target = address_of(pixels.data), address_of(out.data)
     if library.stager_resize(source, *pixels.shape[:2], *to, *window, int(is_down_first), target):
         raise MemoryError("no memory to resize an image")
     return out
@@ -70,7 +70,7 @@ def look_at_jpeg(data: memoryview) -> tuple[int, int, bool] | None:
     None: it is none, or of a kind that is not for us.
     """
     assert library is not None
-    found = library.stager_look_at_jpeg(_address(data), len(data))
+    found = library.stager_look_at_jpeg(address_of(data), len(data))
     return (found >> 16 & 0xFFFF, found & 0xFFFF, bool(found >> 32)) if found else None
 
 
@@ -81,14 +81,14 @@ def decode_resized(data: memoryview, size: Size, to: Size, window: Window) -> Pi
     """
     assert library is not None
     out = _room_for(to, window)
-    source, target = _address(data), _address(out.data)
+    source, target = address_of(data), address_of(out.data)
     result = library.stager_decode_resized(source, len(data), *size, *to, *window, target)
     if result < 0:
         raise MemoryError("no memory to decode an image")
     return out if result == 0 else None
 
 
-def _address(data: memoryview) -> int:
+def address_of(data: memoryview) -> int:
     """Where contiguous bytes lie."""
     try:
         return addressof(c_char.from_buffer(data))

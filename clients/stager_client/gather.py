@@ -72,6 +72,7 @@ class OpenShards:
         assert checked.flags.c_contiguous
         assert len(index) == len(checked)
         self._index, self._checked, self._shards = index, checked, dict(sorted(shards.items()))
+        self._checked_at = checked.ctypes.data
         rows = [
             (
                 number,
@@ -111,11 +112,11 @@ class OpenShards:
         left = native.library.stager_read_samples(
             addressof(self._told),
             len(numbers),
-            numbers.ctypes.data,
-            None if places is None else places.ctypes.data,
-            self._checked.ctypes.data if only_checked else None,
-            (c_void_p * len(out))(*(rows.ctypes.data for rows in out)),
-            words.ctypes.data,
+            native.address_of(numbers.data),
+            None if places is None else native.address_of(places.data),
+            self._checked_at if only_checked else None,
+            (c_void_p * len(out))(*(native.address_of(rows.data) for rows in out)),
+            native.address_of(words.data),
         )
         return words, left
 

@@ -141,9 +141,11 @@ class StagedLoader(Resumable):
 
     def _move(self, batch: Batch) -> Moved:
         """On a thread of the loader's: where it waits for the device, it holds up nobody."""
-        with torch.cuda.stream(self._stream):  # None: of no effect
-            images = torch.from_numpy(batch.fields[IMAGE]).permute(0, 3, 1, 2).to(self._device)
-            labels = torch.from_numpy(batch.labels).to(self._device)
+        images = torch.from_numpy(batch.fields[IMAGE]).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(batch.labels)
+        if self._device.type != "cpu":
+            with torch.cuda.stream(self._stream):  # None: of no effect
+                images, labels = images.to(self._device), labels.to(self._device)
         return images, labels, batch.uniforms
 
     def _finish(self, moved: Moved) -> tuple[torch.Tensor, torch.Tensor]:
