@@ -108,15 +108,25 @@ static void read_column(const Shards *shards, Found *found, int64_t count, int64
     }
 }
 
+static int64_t readers; /* threads that read just now: they share the windows */
+
+static int64_t share_of_windows(void)
+{
+    int64_t share = WINDOWS / __atomic_load_n(&readers, __ATOMIC_RELAXED);
+    return share > WINDOWS_LEAST ? share : WINDOWS_LEAST;
+}
+
 /* words[i] becomes the word under which sample i was read, and which it still had afterwards; or 0. With
    `checked`, only what has the word that stands there is read. Without `places`, sample i goes to row i.
    Return how many were not read. */
 int64_t stager_read_samples(const Shards *shards, int64_t samples, const int64_t *numbers, const int64_t *places,
                             const uint64_t *checked, uint8_t *const *out, uint64_t *words)
 {
-    int64_t left = 0;
-    for (int64_t first = 0; first < samples; first += WINDOWS) {
-        int64_t count = samples - first < WINDOWS ? samples - first : WINDOWS;
+    int64_t left = 0, count;
+    __atomic_add_fetch(&readers, 1, __ATOMIC_RELAXED);
+    for (int64_t first = 0; first < samples; first += count) {
+        int64_t share = share_of_windows();
+        count = samples - first < share ? samples - first : share;
         Found found[WINDOWS];
         for (int64_t i = 0; i < count; i++)
             found[i] = find_sample(shards, numbers[first + i], checked, places ? places[first + i] : first + i);
@@ -130,5 +140,6 @@ int64_t stager_read_samples(const Shards *shards, int64_t samples, const int64_t
             left += !is_right;
         }
     }
+    __atomic_sub_fetch(&readers, 1, __ATOMIC_RELAXED);
     return left;
 }

@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-#define WINDOWS 8 /* that a thread has open at a time: each is a piece of 2 MiB, or two, of its memory */
+#define WINDOWS 16 /* that all threads together have open: each is a piece of 2 MiB, or two, of our memory */
+#define WINDOWS_LEAST 4 /* of a thread, however many there are */
 
 typedef struct {
     const uint8_t *at; /* of the whole file; NULL: there is no mapping */
