@@ -213,7 +213,7 @@ def peak_memory(work: Callable[[], object]) -> dict[str, float]:
     peaks = [memory_mb()]
 
     def watch() -> None:
-        while not done.wait(0.1):
+        while not done.wait(0.005):
             peaks.append(memory_mb())
 
     watcher = threading.Thread(target=watch, daemon=True)
