@@ -12,6 +12,7 @@
 
 #define FOR_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 #define LANES 4  /* outputs that are made together, in 16 bytes of a register each */
+#define QUADS_BYTES_MOST (1 << 20) /* beyond that they fit no CPU's cache: 16 bytes for each weight of a long line */
 #define DIGITS 3 /* of a weight, the lowest first, from -128 to 127 */
 
 struct Quad {
@@ -46,6 +47,8 @@ int stager_make_quads(Axis *axis)
     }
     axis->groups = groups;
     size_t bytes = (size_t)(quads * groups) * sizeof(Quad);
+    if (bytes > QUADS_BYTES_MOST)
+        return 0;
     axis->quads = aligned_alloc(sizeof(__m512i), bytes);
     if (!axis->quads)
         return -1;

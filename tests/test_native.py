@@ -76,3 +76,12 @@ def test_any_window_of_any_size_has_the_pixels_of_pillow(
         got = resize_by_native(pixels, *resized, Window(top, left, height, width))
     whole = resize_as_pillow_13(pixels, *resized)
     assert np.array_equal(got, whole[top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_line_of_many_pixels_has_those_of_pillow(cpu: str) -> None:
+    compiled_or_skip()
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 30_000, 3), np.uint8)
+    with on_cpu(cpu):
+        got = resize_by_native(pixels, 2, 20_000, Window(0, 0, 2, 20_000))
+    assert np.array_equal(got, resize_as_pillow_13(pixels, 2, 20_000))
