@@ -268,6 +268,11 @@ def error_in_200(answer: _Handler, _body: bytes, etag: str) -> None:
     good(answer, b"<Error><Code>InternalError</Code><Message>We are sorry.</Message></Error>", etag)
 
 
+def no_listing(answer: _Handler, _body: bytes, etag: str) -> None:
+    """The page of a proxy, in letters of its own."""
+    good(answer, "<html>déjà vu</html>".encode("latin-1"), etag)
+
+
 def _half(answer: _Handler, body: bytes, etag: str) -> None:
     answer.begin(200, etag, len(body))
     answer.wfile.write(body[: len(body) // 2])

@@ -165,6 +165,7 @@ def test_what_concerns_the_source_is_said_in_one_line_with_a_hint_and_no_secret(
         (error(403, "AccessDenied"), SourceForbidden),
         (fault.truncated, SourceBusy),
         (fault.error_in_200, SourceBusy),
+        (fault.no_listing, SourceBusy),
     ],
 )
 def test_a_listing_that_fails_is_an_error_of_the_source(

@@ -20,6 +20,8 @@ from typing import Any, Final
 from botocore import handlers
 from botocore.exceptions import PaginationError
 
+from stager.model import decode_key, encode_key
+
 Item = dict[str, Any]  # Key, ETag, Size
 Ask = Callable[..., Mapping[str, Any]]  # for a page of the bucket and its prefix
 
@@ -181,14 +183,14 @@ def _take_items(
 ) -> None:
     if operation_model.name != "ListObjectsV2":
         return
-    body = response_dict["body"].decode()
+    body = decode_key(response_dict["body"])  # whatever bytes are in it: botocore says what is wrong
     begin, end = body.find("<Contents>"), body.rfind("</Contents>") + len("</Contents>")
     part = body[begin:end].replace("&quot;", '"')  # the etag's, in every item
     items, count = _ITEM.findall(part), part.count("<Contents>")
     if begin < 0 or len(items) != count:  # botocore may know what this is
         return
     is_dense = part.count("</Contents><Contents>") == count - 1
-    response_dict["body"] = (body[:begin] + body[end:] if is_dense else _ITEM.sub("", body)).encode()
+    response_dict["body"] = encode_key(body[:begin] + body[end:] if is_dense else _ITEM.sub("", body))
     if "&" in part:
         items = [(unescape(key), unescape(etag), size) for key, etag, size in items]
     customized_response_dict["Contents"] = [
