@@ -4,210 +4,276 @@
     lock                     held by the owner; has its pid
     catalog.db               what counts as staged
     scratch/                 files that are being written; emptied at start
-    datasets/NAME/           dataset.json, manifest-*.arrow, index-*, shards/*
+    datasets/NAME/           dataset.json, samples-*, manifest-*, index-*, shards/*
 
-A shard is complete under its final name before the index points to it, and durable before the catalog
-has it. Eviction goes the other way: index, catalog, file.
+A shard is complete under its final name before an index points to it, and durable before the catalog has it.
+Rows are given back the other way: see departures.py.
 """
 
 import json
 import logging
 import os
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from stager.atomic import atomic_path, fsync_path
 from stager.budget import Budget
-from stager.catalog import Catalog, CatalogBroken
 from stager.claim import claim
+from stager.clock import SYSTEM, Clock
 from stager.config import Config
-from stager.dataset import DatasetRecord, DatasetSpec, datasets_dir, index_path, manifest_path, shard_path
-from stager.errors import REASONS, ShardError
-from stager.index import FAILED, IndexWriter, Words, is_failed, is_resident, pack_words, row_of, shard_of
+from stager.database import CatalogBroken
+from stager.dataset import (
+    DatasetRecord,
+    DatasetSpec,
+    datasets_dir,
+    index_path,
+    manifest_path,
+    segment_name,
+    shard_path,
+)
+from stager.departures import Departures, words_of
+from stager.errors import REASONS, CacheError
+from stager.index import (
+    FAILED,
+    IndexWriter,
+    is_damaged,
+    is_resident,
+    pack_words,
+    retire,
+    shard_of,
+)
 from stager.losses import Losses, why_lost
 from stager.manifest import Manifest
 from stager.model import Numbers, canonical_json, digest_of, encode_key
+from stager.open_dataset import Dataset, Failure
 from stager.reads import Reads
-from stager.rebuild import rebuild
+from stager.rebuild import open_catalog, put_aside
 from stager.recipes import open_recipe
-from stager.rows import DatasetRow, ShardRow
-from stager.shards import FORMATS, open_shard
-from stager.shards.holes import can_punch, holes_of, punch, size_of
+from stager.records import Records, read_segment
+from stager.rows import DatasetRow, ListRow, ShardRow
+from stager.scan import Scan
+from stager.sealed import seal_of
+from stager.shards import FORMATS
+from stager.shards.holes import can_punch
 from stager.subset import Subset
-from stager.sweep import forget_unreadable, sweep, sweep_dataset_files
+from stager.sweep import drop_unwhole, sweep
 
 log = logging.getLogger("stager")
 
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One sample that cannot be had, and why."""
-
-    sample: int
-    reason: str
-    detail: str
-
-
-@dataclass(slots=True)
-class Dataset:
-    """A data set of this cache, open."""
-
-    id: int
-    spec: DatasetSpec
-    record: DatasetRecord
-    directory: Path
-    manifest: Manifest
-    index: IndexWriter
-    losses: Losses
-    reads: Reads
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def row_bytes(self) -> int | None:
-        """Bytes of a stored sample, or None if samples differ."""
-        sizes = [spec.row_bytes for spec in self.record.fields]
-        return None if None in sizes else sum(size or 0 for size in sizes)
-
-    def choose_format(self, asked: str) -> tuple[str, str]:
-        """The format of new shards, and why."""
-        if asked != "auto":
-            return asked, "as asked"
-        if self.row_bytes is not None:
-            return "arrow", "rows of one size are read straight into the batch"
-        return "arrow", "rows are found by offset, without a look-up"
-
-    def resident(self) -> Numbers:
-        return np.flatnonzero(is_resident(self.index.words))
-
-    def failed(self) -> Numbers:
-        return np.flatnonzero(is_failed(self.index.words))
-
-    def counts(self) -> tuple[int, int]:
-        """How many samples are resident, and how many have failed."""
-        words = self.index.words
-        return int(np.count_nonzero(is_resident(words))), int(np.count_nonzero(is_failed(words)))
+Mask = npt.NDArray[np.bool_]
+OUTGROWN: Final = 2.0  # times what is live: then a list of samples is made anew
+OUTGROWN_LEAST: Final = 10_000
+# What a damaged catalog can make of us, whatever SQLite thinks of it.
+_DAMAGE: Final = (CatalogBroken, sqlite3.Error, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 class Cache:
     """The owner's view. Not for several threads; readers need none of it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, clock: Clock = SYSTEM) -> None:
+        self.clock = clock
         self.directory = config.cache_dir
         self.scratch = self.directory / "scratch"
         self.memory_bytes = config.memory.of(0)
+        self._config = config
         self._lock_fd = claim(self.directory)
         try:
-            self.catalog = self._open_catalog()
-            self.catalog.prune()
-            forget_unreadable(self.directory, self.catalog)
-            sweep(self.directory, self.catalog)
-            self.datasets: dict[str, Dataset] = {}
-            self.budget = Budget(self.directory, config.capacity, config.reserve)
-            self.can_punch = can_punch(self.scratch)
-            self._holes: dict[int, int] = {}  # bytes of a shard that were given back
-            self.in_memory: set[int] = set()  # shards that are not on the disk, and will not be
-            for row in self.catalog.datasets():
-                if row.is_current:
-                    self._load(row)
-            self._count_bytes()
+            self.catalog = open_catalog(self.directory, self.scratch, clock)
+            try:
+                self._start()
+            except _DAMAGE as error:
+                log.error("catalog damaged problem=%r", str(error))
+                self.catalog.close()
+                put_aside(self.directory, clock)
+                self.catalog = open_catalog(self.directory, self.scratch, clock)
+                self._start()
         except BaseException:
             os.close(self._lock_fd)
             raise
         self._numbers: Iterator[int] = iter(())
 
+    def _start(self) -> None:
+        """Bring indexes in line with the catalog; only then remove and give back what nothing points to."""
+        self.open: dict[int, Dataset] = {}  # every recipe of every data set, by id
+        self.datasets: dict[str, Dataset] = {}  # by name, by the recipe that it has now
+        self.in_memory: set[int] = set()  # shards that are not on the disk, and will not be
+        self.budget = Budget(self.directory, self._config.capacity, self._config.reserve)
+        self.catalog.prune()
+        drop_unwhole(self.directory, self.catalog)
+        lists = {row.name: row for row in self.catalog.lists()}
+        manifests: dict[str, Manifest | None] = {row.name: self._read(row) for row in lists.values()}
+        for row in self.catalog.datasets():
+            manifest = manifests.get(row.name)
+            if manifest is None:
+                self.catalog.forget_dataset(row.id)  # it is scanned and staged anew when asked for
+            else:
+                self._load(row, lists[row.name], manifest)
+        sweep(self.directory, self.catalog, self.open.values())
+        self.can_punch = can_punch(self.scratch)
+        self.departures = Departures(self.catalog, self.budget, self.open, self.can_punch)
+        for shard in self.catalog.shards():
+            self.budget.used_bytes += shard.bytes
+            if np.any(shard.samples < 0):
+                self.departures.give_back_dead(self.open[shard.dataset], shard)
+
+    def _read(self, row: ListRow) -> Manifest | None:
+        directory = datasets_dir(self.directory) / row.name
+        try:
+            records = Records.open(directory, row.lineage, row.segments)
+            manifest = Manifest.open(manifest_path(directory, row.manifest, row.lineage), records)
+        except CacheError as error:
+            log.error("data set forgotten name=%s problem=%r", row.name, error.message)
+            return None
+        if len(records) != row.samples:
+            raise CatalogBroken(f"{row.name} has {len(records)} samples, recorded are {row.samples}")
+        return manifest
+
     def close(self) -> None:
+        self.departures.files.close()
         self.catalog.close()
         os.close(self._lock_fd)
 
     # Data sets
 
-    def adopt(self, spec: DatasetSpec, manifest_scratch: Path) -> tuple[Dataset, dict[str, Any] | None]:
-        """Make a fresh scan the data set's manifest. What is staged of unchanged samples stays staged.
+    def known(self, name: str) -> Dataset | None:
+        """A data set by any of its recipes: its list of samples is what a new scan is compared with."""
+        return next(iter(self.of_name(name)), None)
 
-        Say also what was staged and does not count any more, and why: {"reason", "detail", "samples"}.
+    def is_outgrown(self, name: str) -> bool:
+        """Whether most samples that a data set ever had are in no manifest that counts."""
+        dataset = self.known(name)
+        if dataset is None or dataset.count < OUTGROWN_LEAST:
+            return False
+        return dataset.count > OUTGROWN * len(dataset.manifest)
+
+    def fits(self, spec: DatasetSpec, scan: Scan) -> bool:
+        """Whether a scan was compared with the list that the data set has now."""
+        joins, known = scan.read_joins(), self.known(spec.name)
+        if known is None:
+            return not joins.lineage
+        return (joins.lineage, joins.count) == (known.record.lineage, known.count)
+
+    def adopt(self, spec: DatasetSpec, scan: Scan) -> tuple[Dataset, dict[str, Any] | None]:
+        """Make a fresh scan the data set's newest version. What is staged of unchanged samples stays staged.
+
+        Say also what was staged and does not count any more, and why: {"reason", "detail", "samples"}. Rows
+        of samples that have gone stay for whoever still reads them: see `Departures.give_back_stale`.
         """
         directory = datasets_dir(self.directory) / spec.name
         (directory / "shards").mkdir(parents=True, exist_ok=True)
-        manifest = Manifest.open(manifest_scratch)
-        path = manifest_path(directory, manifest.digest)
-        fsync_path(manifest_scratch)
-        manifest_scratch.replace(path)
+        before, known = self.known(spec.name), self.datasets.get(spec.name)
+        joins = scan.read_joins()
+        moved = joins.moved
+        records = self._take_records(directory, scan, before.records if before and not len(moved) else None)
+        manifest = Manifest.open(scan.path, records)
+        path = manifest_path(directory, manifest.digest, records.lineage)
+        scan.path.replace(path)
+        scan.joins.unlink()
         fsync_path(directory)
+        for dataset in self.of_name(spec.name) if not len(moved) else ():
+            self._grow(dataset, manifest)
         recipe = open_recipe(spec.recipe)
-        before = {row.recipe: row for row in self.catalog.datasets() if row.name == spec.name}.get(
-            recipe.digest
-        )
-        known = self.datasets.get(spec.name)
-        changed = None
-        was_resident = known.resident() if known is not None else np.zeros(0, dtype=np.int64)
+        was_resident = is_resident(known.index.words) if known is not None else np.zeros(0, dtype=np.bool_)
         with self.catalog.transaction():
-            if before is not None and before.manifest != manifest.digest:
-                old = Manifest.open(manifest_path(directory, before.manifest))
-                self.catalog.renumber(before.id, old.numbers_in(manifest))
-            row = self.catalog.put_dataset(
-                spec.name, recipe.digest, manifest.digest, canonical_json(spec.to_json())
-            )
-        dataset = self._load(row)
-        if known is not None and known is not dataset:
-            lost = known.manifest.keys_in(manifest)[was_resident]
-            lost = lost[lost >= 0]
-            lost = lost[~is_resident(dataset.index.words[lost])]
-            reason, detail = why_lost(known.spec, spec)
-            dataset.losses.add(reason, detail, lost)
-            if len(lost):
-                changed = {"reason": reason, "detail": detail, "samples": len(lost)}
-        sweep_dataset_files(self.directory, self.catalog, spec.name)
-        if before is not None and before.manifest != manifest.digest:
-            shards = self.catalog.shards(row.id)
-            self.evict([shard for shard in shards if np.all(shard.samples < 0)])
-            for shard in shards:
-                if np.any(shard.samples < 0) and np.any(shard.samples >= 0):
-                    self._give_back(dataset, shard)
-        return dataset, changed
+            listed = ListRow(spec.name, records.lineage, records.names, len(records), manifest.digest)
+            self.catalog.put_list(listed)
+            if len(moved):
+                for dataset in self.of_name(spec.name):
+                    self.catalog.renumber(dataset.id, moved)
+            row = self.catalog.put_dataset(spec.name, recipe.digest, canonical_json(spec.to_json()))
+        if len(moved):
+            for dataset in self.of_name(spec.name):
+                retire(dataset.index.path)
+                del self.open[dataset.id]
+            for other in self.catalog.datasets():
+                if other.name == spec.name:
+                    self._load(other, listed, manifest)
+        now = self._load(row, listed, manifest)
+        changed = None
+        if known is not None and not len(moved):
+            changed = self._tell_lost(known, now, was_resident, joins.replaced)
+        return now, changed
 
-    def _load(self, row: DatasetRow) -> Dataset:
-        """Open a data set; bring its index in line with the catalog, and then what readers see of it."""
-        spec = self.spec_of(row)
-        directory = datasets_dir(self.directory) / row.name
-        manifest = Manifest.open(manifest_path(directory, row.manifest))
+    def _take_records(self, directory: Path, scan: Scan, before: Records | None) -> Records:
+        """The data set's list with what a scan has found new, under its final name."""
+        records = before or Records(uuid.uuid4().hex, (), ())
+        if not scan.segment.exists():
+            return records
+        name = segment_name(records.lineage, len(records), seal_of(scan.segment))
+        scan.segment.replace(directory / name)
+        fsync_path(directory)
+        return records.plus(name, read_segment(directory / name))
+
+    def _grow(self, dataset: Dataset, manifest: Manifest) -> None:
+        """Give a data set the newest manifest, and room for samples that it did not have before."""
+        count = len(manifest.records)
+        dataset.index.extend(count)
+        dataset.losses.grow(count)
+        dataset.reads.grow(count)
+        dataset.manifest = manifest
+        dataset.record = replace(dataset.record, manifest=manifest.digest, segments=manifest.records.names)
+
+    def _tell_lost(
+        self, before: Dataset, now: Dataset, was_resident: Mask, replaced: npt.NDArray[np.int64]
+    ) -> dict[str, Any] | None:
+        """Note which samples of the newest manifest were staged before, and are to be staged anew."""
+        old, new = replaced
+        lost = new[was_resident[old]]
+        if now is not before:
+            same = now.manifest.numbers[now.manifest.numbers < len(was_resident)]
+            lost = np.union1d(lost, same[was_resident[same]])
+        lost = lost[~is_resident(now.index.words[lost])]
+        reason, detail = why_lost(before.spec, now.spec)
+        now.losses.add(reason, detail, lost)
+        return {"reason": reason, "detail": detail, "samples": len(lost)} if len(lost) else None
+
+    def _load(self, row: DatasetRow, listed: ListRow, manifest: Manifest) -> Dataset:
+        """Open a data set by one recipe, with its index as the catalog has it; say so to readers."""
+        spec = DatasetSpec.from_json(json.loads(row.spec))
         recipe = open_recipe(spec.recipe)
-        record = DatasetRecord(spec, row.recipe, row.manifest, recipe.fields)
-        path = index_path(directory, row.recipe, row.manifest)
-        known = self.datasets.get(row.name)
-        if known is not None and known.record == record:
-            return known
-        index = IndexWriter.open(path, len(manifest), row.manifest, row.recipe, self.scratch)
-        shards = self.catalog.shards(row.id)
-        index.replace_all(self._words(row.id, len(manifest), shards))
-        losses = Losses(self.catalog, row.id, len(manifest))
-        losses.regained(np.flatnonzero(is_resident(index.words)))
-        dataset = Dataset(row.id, spec, record, directory, manifest, index, losses, Reads(len(manifest)))
-        for shard in shards:
-            if shard.is_asked:
-                dataset.reads.asked(shard.samples[shard.samples >= 0], shard.created_at)
-        self.datasets[row.name] = dataset
-        if not record.is_at(directory):  # a crash may have come between the catalog and this
-            record.write(directory, self.scratch)
+        if recipe.digest != row.recipe:
+            raise CatalogBroken(f"{row.name}: its recipe has another digest than is recorded")
+        directory = datasets_dir(self.directory) / row.name
+        record = DatasetRecord(
+            spec, row.recipe, manifest.digest, recipe.fields, listed.lineage, listed.segments
+        )
+        dataset = self.open.get(row.id) or self._open_dataset(row, record, directory, manifest)
+        dataset.record = record
+        self.open[row.id] = dataset
+        if row.is_current:
+            self.datasets[row.name] = dataset
+            if not record.is_at(directory):  # a crash may have come between the catalog and this
+                record.write(directory, self.scratch)
         return dataset
 
-    def _words(self, dataset: int, count: int, shards: Iterable[ShardRow]) -> Words:
-        """The index of a data set as these shards, and its failures in the catalog, make it."""
-        words = np.zeros(count, dtype=np.uint64)
-        for failure in self.catalog.failures(dataset):
-            words[failure.sample] = FAILED
+    def _open_dataset(
+        self, row: DatasetRow, record: DatasetRecord, directory: Path, manifest: Manifest
+    ) -> Dataset:
+        count = len(manifest.records)
+        path = index_path(directory, row.recipe, record.lineage)
+        index = IndexWriter.open(path, count, record.lineage, row.recipe, self.scratch)
+        shards = self.catalog.shards(row.id)
+        index.replace_all(words_of(self.catalog, row.id, count, shards))
+        losses, reads = Losses(self.catalog, row.id, count, self.clock), Reads(count)
+        losses.regained(np.flatnonzero(is_resident(index.words)))
         for shard in shards:
-            rows = np.flatnonzero(shard.samples >= 0)
-            words[shard.samples[rows]] = pack_words(shard.number, rows, shard.format)
-        return words
+            if shard.is_asked:
+                reads.asked(shard.samples[shard.samples >= 0], shard.created_at)
+        return Dataset(row.id, record, directory, manifest, index, losses, reads)
+
+    def of_name(self, name: str) -> list[Dataset]:
+        """A data set by each recipe that it has had and that still counts."""
+        return [dataset for dataset in self.open.values() if dataset.name == name]
+
+    def is_open(self, dataset: Dataset) -> bool:
+        return self.open.get(dataset.id) is dataset
 
     # Shards
 
@@ -219,10 +285,10 @@ class Cache:
             number = next(self._numbers)
         return number, shard_path(dataset.directory, number, FORMATS[shard_format].suffix)
 
-    def kept(self, dataset: Dataset, samples: Numbers) -> npt.NDArray[np.bool_]:
+    def kept(self, dataset: Dataset, samples: Numbers) -> Mask:
         """Which of these samples are resident to stay: not only in memory, for one reader."""
         words = dataset.index.words[samples]
-        kept: npt.NDArray[np.bool_] = is_resident(words)
+        kept: Mask = is_resident(words)
         if self.in_memory:
             kept &= ~np.isin(shard_of(words), list(self.in_memory))
         return kept
@@ -232,34 +298,6 @@ class Cache:
         rows = np.flatnonzero(row.samples >= 0)
         dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
         dataset.losses.regained(row.samples[rows])
-
-    def unpublish(self, dataset: Dataset, row: ShardRow) -> None:
-        """Take back what the index says of a shard, where it has not been overtaken."""
-        rows = np.flatnonzero(row.samples >= 0)
-        samples = row.samples[rows]
-        dataset.index.clear(samples[dataset.index.words[samples] == pack_words(row.number, rows, row.format)])
-        dataset.index.tell_gone()
-
-    def drop_unrecorded(self, dataset: Dataset, row: ShardRow) -> None:
-        """Take back a shard that was published but never became durable."""
-        self.unpublish(dataset, row)
-        self.path_of(dataset, row).unlink(missing_ok=True)
-        self.budget.used_bytes -= row.bytes
-
-    def path_of(self, dataset: Dataset, row: ShardRow) -> Path:
-        return shard_path(dataset.directory, row.number, FORMATS[row.format].suffix)
-
-    def bytes_of(self, row: ShardRow) -> int:
-        """What a shard takes on the disk: its size, but for what was given back."""
-        return row.bytes - self._holes.get(row.number, 0)
-
-    def given_back(self, dataset: int) -> int:
-        """Bytes of the dead rows of a data set, by its id, that the disk has back."""
-        ours = self.catalog.shard_numbers(dataset) if self._holes else set()
-        return sum(size for number, size in self._holes.items() if number in ours)
-
-    def manifest_of(self, dataset: Dataset) -> Path:
-        return manifest_path(dataset.directory, dataset.record.manifest)
 
     def save_subset(self, dataset: Dataset, subset: Subset, classes: Iterable[str]) -> str:
         """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
@@ -273,7 +311,7 @@ class Cache:
 
     def record_failures(self, dataset: Dataset, failures: Iterable[Failure]) -> None:
         """Remember samples that cannot be had; readers see it in the index."""
-        rows = [(f.sample, encode_key(dataset.manifest.key(f.sample)), f.reason, f.detail) for f in failures]
+        rows = [(f.sample, encode_key(dataset.records.key(f.sample)), f.reason, f.detail) for f in failures]
         self.catalog.add_failures(dataset.id, rows)
         numbers = np.asarray([row[0] for row in rows], dtype=np.int64)
         dataset.index.publish(numbers, np.full(len(numbers), FAILED, dtype=np.uint64))
@@ -286,98 +324,11 @@ class Cache:
             self.catalog.remove_failures(dataset.id, again.tolist())
             dataset.index.clear(again)
 
-    def evict(self, shards: Iterable[ShardRow], reason: str = "evicted", detail: str = "") -> int:
-        """Take shards away: index, catalog, file. Return the bytes that were freed."""
-        shards = list(shards)
-        gone = {shard.number for shard in shards}
-        for dataset in self.datasets.values():
-            words = dataset.index.words
-            samples = np.flatnonzero(is_resident(words) & np.isin(shard_of(words), list(gone)))
-            if len(samples):
-                dataset.index.clear(samples)
-                # Another shard may have some of them, too.
-                others = [row for row in self.catalog.shards(dataset.id) if row.number not in gone]
-                left = self._words(dataset.id, len(words), others)[samples]
-                dataset.index.publish(samples[left != 0], left[left != 0])
-                dataset.losses.add(reason, detail, samples[left == 0])
-        return self._remove(shards)
-
-    def evict_samples(self, dataset: Dataset, samples: Numbers, reason: str, detail: str) -> int:
-        """Take single samples away: index, catalog, then the blocks of their rows. Return the bytes freed."""
-        words = dataset.index.words[samples]
-        dataset.index.clear(samples)
-        touched = []
-        for number in np.unique(shard_of(words)).tolist():
-            shard = self.catalog.shard(number)
-            dead = row_of(words[shard_of(words) == number])
-            shard.samples[dead] = -1
-            touched.append(shard)
-        self.catalog.put_samples(touched)
-        dataset.losses.add(reason, detail, samples)
-        is_empty = [bool(np.all(shard.samples < 0)) for shard in touched]
-        freed = self._remove([shard for shard, empty in zip(touched, is_empty, strict=True) if empty])
-        return freed + sum(
-            self._give_back(dataset, shard)
-            for shard, empty in zip(touched, is_empty, strict=True)
-            if not empty
-        )
-
-    def _remove(self, shards: Sequence[ShardRow]) -> int:
-        """Take shards that no index points to out of the catalog and off the disk."""
-        names = {row.id: row.name for row in self.catalog.datasets()}
-        self.catalog.remove_shards(shard.number for shard in shards)
-        freed = 0
-        for shard in shards:
-            directory = datasets_dir(self.directory) / names[shard.dataset]
-            shard_path(directory, shard.number, FORMATS[shard.format].suffix).unlink(missing_ok=True)
-            freed += self.bytes_of(shard)
-            self._holes.pop(shard.number, None)
-        for row in self.catalog.datasets() if shards else []:
-            if row.is_current:
-                self.datasets[row.name].index.tell_gone()
-            elif not self.catalog.shards(row.id):
-                self.catalog.forget_dataset(row.id)
-                sweep_dataset_files(self.directory, self.catalog, row.name)
-        self.budget.used_bytes -= freed
-        return freed
-
-    def _give_back(self, dataset: Dataset, shard: ShardRow) -> int:
-        """Give the blocks of a shard's dead rows back to the disk; return how many bytes more these are."""
-        path = self.path_of(dataset, shard)
-        before = self._holes.get(shard.number, 0)
-        try:
-            holes = holes_of(open_shard(path), shard.dead_rows)
-            if holes and punch(path, holes):
-                self._holes[shard.number] = max(size_of(holes), before)
-        except (ShardError, OSError) as error:
-            log.warning("rows not given back path=%s error=%r", path, str(error))
-        more = self._holes.get(shard.number, 0) - before
-        self.budget.used_bytes -= more
-        return more
-
-    def _count_bytes(self) -> None:
-        """What is used at start. A crash may have come before the blocks of dead rows were given back."""
-        by_id = {dataset.id: dataset for dataset in self.datasets.values()}
-        for shard in self.catalog.shards():
-            self.budget.used_bytes += shard.bytes
-            if shard.dataset in by_id and np.any(shard.samples < 0):
-                self._give_back(by_id[shard.dataset], shard)
-
-    def spec_of(self, row: DatasetRow) -> DatasetSpec:
-        return DatasetSpec.from_json(json.loads(row.spec))
-
-    # Start
-
-    def _open_catalog(self) -> Catalog:
-        """Open the catalog; one that cannot be read is put aside and made anew from the shards."""
-        path = self.directory / "catalog.db"
-        try:
-            catalog = Catalog(path)
-        except CatalogBroken:
-            path.replace(path.with_name(f"catalog.broken-{time.time():.0f}"))
-            for suffix in ("-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
-            catalog = Catalog(path)
-        if catalog.is_new:
-            rebuild(self.directory, catalog)
-        return catalog
+    def mend(self, dataset: Dataset, samples: Numbers) -> None:
+        """Put right what the index says of samples, if that is something that nobody ever wrote."""
+        damaged = samples[is_damaged(dataset.index.words[samples])]
+        if len(damaged):
+            log.error("index mended dataset=%s samples=%d", dataset.name, len(damaged))
+            shards = self.catalog.shards(dataset.id)
+            words = words_of(self.catalog, dataset.id, dataset.count, shards)
+            dataset.index.publish(damaged, words[damaged])

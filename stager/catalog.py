@@ -1,156 +1,90 @@
 """The durable record of data sets, shards, failures, jobs and counts. All the SQL there is."""
 
 import json
-import os
 import sqlite3
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from stager.errors import CacheError, NoSpace
+from stager.database import Database, row_sum
 from stager.model import Numbers
-from stager.rows import DatasetRow, FailureRow, Holdings, LossRow, ShardRow
-from stager.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
+from stager.rows import DatasetRow, FailureRow, Holdings, LeaseRow, ListRow, LossRow, ShardRow
 
 SHARD_NUMBERS_AHEAD: Final = 4096
-LOG_BYTES: Final = 32 + 1100 * (24 + 4096)  # the 1,000 pages after which SQLite empties it, and some more
 READERS_KEPT_S: Final = 7 * 86_400.0
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
-_SHARD: Final = "number, dataset, format, bytes, samples, is_pinned, created_at, is_asked"
+_SHARD: Final = "is_pinned, created_at, is_asked, number, dataset, format, bytes, samples, sum"
 GONE: Final = (
     0xFFFFFFFF  # a row of a shard that is dead: its sample was evicted, or is in no manifest any more
 )
 
 
-class CatalogBroken(Exception):
-    """The file is no catalog, or a damaged one."""
-
-
-class Catalog:
-    """One connection, used by one thread at a time. Every public write is one durable transaction."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
-            self._open(path)
-        except sqlite3.OperationalError as error:
-            self._db.close()
-            told = f"{path} cannot be opened: {error}"
-            raise CacheError(told, hint="check the disk and its permissions") from None
-        except sqlite3.DatabaseError as error:
-            self._db.close()
-            raise CatalogBroken(str(error)) from None
-        except BaseException:
-            self._db.close()
-            raise
-
-    def _open(self, path: Path) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")  # NORMAL loses what was acknowledged at a power cut
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.execute("PRAGMA busy_timeout = 5000")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        self.is_new = version == 0
-        if self.is_new:
-            with self.transaction():
-                for statement in SCHEMA.split(";\n"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif version in MIGRATIONS:
-            with self.transaction():
-                for statement in MIGRATIONS[version].split(";\n"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {version + 1}")
-            self._open(path)
-        elif version != SCHEMA_VERSION:
-            raise CacheError(
-                f"{path} has version {version}, this stager knows {SCHEMA_VERSION}",
-                hint="use the newer stager, or another [cache] dir",
-            )
-        elif self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise CatalogBroken("quick_check failed")
-        self._allocate_log()
-
-    def _allocate_log(self) -> None:
-        """Take the disk that the log will need now: when the disk is full, it shall not grow.
-
-        SQLite begins again at its start once it has so many pages, reads what is valid, and no more.
-        """
-        with suppress(OSError), self._path.with_name(f"{self._path.name}-wal").open("r+b") as log:
-            os.posix_fallocate(log.fileno(), 0, LOG_BYTES)
-
-    def close(self) -> None:
-        self._db.close()
+class Catalog(Database):
+    """Every public write is one durable transaction."""
 
     def prune(self) -> None:
         """Forget readers that have been silent for long, and all but the last jobs."""
         with self.transaction():
-            self._db.execute("DELETE FROM readers WHERE at < ?", (time.time() - READERS_KEPT_S,))
+            self._db.execute("DELETE FROM readers WHERE at < ?", (self._clock.wall() - READERS_KEPT_S,))
             self._db.execute(
                 "DELETE FROM jobs WHERE state != 'queued' AND id <= (SELECT max(id) FROM jobs) - ?",
                 (JOBS_KEPT,),
             )
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All or nothing; a transaction inside another one is part of it."""
-        if self._db.in_transaction:
-            yield
-            return
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._known(error) from None
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-
-    def _known(self, error: sqlite3.Error) -> CacheError:
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
-            return NoSpace(f"{self._path}: the disk is full", hint="free some disk, or stager evict DATASET")
-        return CacheError(f"{self._path}: {error}", hint="check the disk of the cache")
-
     # Data sets
 
-    def put_dataset(self, name: str, recipe: str, manifest: str, spec: str) -> DatasetRow:
-        """Record what a name stands for now."""
+    def put_list(self, row: ListRow) -> None:
+        """Record which samples a data set has had, and its newest manifest."""
+        values = (row.name, row.lineage, json.dumps(row.segments), row.samples, row.manifest)
+        with self.transaction():
+            self._db.execute(
+                "INSERT INTO lists VALUES (?,?,?,?,?,?) ON CONFLICT (name) DO UPDATE SET"
+                " lineage = excluded.lineage, segments = excluded.segments, samples = excluded.samples,"
+                " manifest = excluded.manifest, sum = excluded.sum",
+                (*values, row_sum(*values)),
+            )
+
+    def lists(self) -> list[ListRow]:
+        rows = self._ask("SELECT name, lineage, segments, samples, manifest, sum FROM lists ORDER BY name")
+        return [
+            ListRow(name, lineage, tuple(json.loads(segments)), samples, manifest)
+            for name, lineage, segments, samples, manifest in map(self._checked, rows)
+        ]
+
+    def put_dataset(self, name: str, recipe: str, spec: str) -> DatasetRow:
+        """Record which recipe a name stands for now."""
         with self.transaction():
             self._db.execute("UPDATE datasets SET is_current = 0 WHERE name = ?", (name,))
             self._db.execute(
-                "INSERT INTO datasets (name, recipe, manifest, spec, scanned_at, is_current)"
-                " VALUES (?,?,?,?,?,1) ON CONFLICT (name, recipe) DO UPDATE SET"
-                " manifest = excluded.manifest, spec = excluded.spec,"
-                " scanned_at = excluded.scanned_at, is_current = 1",
-                (name, recipe, manifest, spec, time.time()),
+                "INSERT INTO datasets (name, recipe, spec, scanned_at, is_current, sum)"
+                " VALUES (?,?,?,?,1,?) ON CONFLICT (name, recipe) DO UPDATE SET"
+                " spec = excluded.spec, scanned_at = excluded.scanned_at, is_current = 1, sum = excluded.sum",
+                (name, recipe, spec, self._clock.wall(), row_sum(name, recipe, spec)),
             )
         (row,) = [row for row in self.datasets() if row.name == name and row.recipe == recipe]
         return row
 
     def datasets(self) -> list[DatasetRow]:
-        rows = self._db.execute(
-            "SELECT id, name, recipe, manifest, spec, scanned_at, is_current, origin_reads, origin_bytes"
+        rows = self._ask(
+            "SELECT id, scanned_at, is_current, origin_reads, origin_bytes, name, recipe, spec, sum"
             " FROM datasets ORDER BY name, id"
         )
         return [
-            DatasetRow(number, name, recipe, manifest, spec, at, bool(is_current), reads, read_bytes)
-            for number, name, recipe, manifest, spec, at, is_current, reads, read_bytes in rows
+            DatasetRow(number, name, recipe, spec, at, bool(is_current), reads, read_bytes)
+            for number, at, is_current, reads, read_bytes, *summed in rows
+            for name, recipe, spec in [self._checked(summed)]
         ]
 
     def forget_dataset(self, dataset: int) -> None:
-        """Drop a data set that has no shards left."""
+        """Drop a data set by one recipe, with all that is recorded of it."""
         with self.transaction():
-            for table in ("failures", "losses"):
+            for table in ("shards", "failures", "losses"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
             self._db.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
+            self._db.execute("DELETE FROM lists WHERE name NOT IN (SELECT name FROM datasets)")
 
     def count_origin(self, dataset: int, reads: int, read_bytes: int) -> None:
         with self.transaction():
@@ -182,27 +116,19 @@ class Catalog:
     def add_shard(self, row: ShardRow) -> None:
         with self.transaction():
             self._db.execute(
-                f"INSERT INTO shards ({_SHARD}) VALUES (?,?,?,?,?,?,?,?)",  # noqa: S608
-                (
-                    row.number,
-                    row.dataset,
-                    row.format,
-                    row.bytes,
-                    _pack(row.samples),
-                    row.is_pinned,
-                    row.created_at,
-                    row.is_asked,
-                ),
+                f"INSERT INTO shards ({_SHARD}) VALUES (?,?,?,?,?,?,?,?,?)",  # noqa: S608
+                (row.is_pinned, row.created_at, row.is_asked, *_summed(row)),
             )
 
     def shards(self, dataset: int | None = None) -> list[ShardRow]:
         return self._shards("WHERE ?1 IS NULL OR dataset = ?1 ORDER BY number", dataset)
 
     def _shards(self, where: str, value: int | None) -> list[ShardRow]:
-        rows = self._db.execute(f"SELECT {_SHARD} FROM shards {where}", (value,))  # noqa: S608
+        rows = self._ask(f"SELECT {_SHARD} FROM shards {where}", (value,))  # noqa: S608
         return [
             ShardRow(number, dataset, kind, size, _unpack(blob), bool(is_pinned), at, bool(is_asked))
-            for number, dataset, kind, size, blob, is_pinned, at, is_asked in rows
+            for is_pinned, at, is_asked, *summed in rows
+            for number, dataset, kind, size, blob in [self._checked(summed)]
         ]
 
     def holdings(self, dataset: int) -> Holdings:
@@ -237,8 +163,8 @@ class Catalog:
         """Record which samples shards hold now."""
         with self.transaction():
             self._db.executemany(
-                "UPDATE shards SET samples = ? WHERE number = ?",
-                [(_pack(shard.samples), shard.number) for shard in shards],
+                "UPDATE shards SET samples = ?, sum = ? WHERE number = ?",
+                [(*_summed(shard)[-2:], shard.number) for shard in shards],
             )
 
     def remove_shards(self, numbers: Iterable[int]) -> None:
@@ -252,7 +178,7 @@ class Catalog:
             )
 
     def renumber(self, dataset: int, numbers: Numbers) -> None:
-        """Follow a data set to a new manifest: `numbers` has, for each old sample, the new number or -1."""
+        """Follow a data set to a new list: `numbers` has, for each old number, the new one or -1."""
         with self.transaction():
             known = np.append(numbers, -1)  # of a dead row, which is -1, too
             self.put_samples(
@@ -298,22 +224,54 @@ class Catalog:
         """Record (sample number, key, reason, detail) of samples that cannot be had."""
         with self.transaction():
             self._db.executemany(
-                "INSERT OR REPLACE INTO failures VALUES (?,?,?,?,?,?)",
-                [(dataset, *failure, time.time()) for failure in failures],
+                "INSERT OR REPLACE INTO failures VALUES (?,?,?,?,?,?,?)",
+                [
+                    (
+                        dataset,
+                        sample,
+                        key,
+                        reason,
+                        detail,
+                        self._clock.wall(),
+                        row_sum(dataset, sample, reason),
+                    )
+                    for sample, key, reason, detail in failures
+                ],
             )
 
     def failures(self, dataset: int) -> list[FailureRow]:
-        rows = self._db.execute(
-            "SELECT dataset, sample, key, reason, detail, at FROM failures WHERE dataset = ? ORDER BY sample",
+        rows = self._ask(
+            "SELECT key, detail, at, dataset, sample, reason, sum FROM failures WHERE dataset = ?"
+            " ORDER BY sample",
             (dataset,),
         )
-        return [FailureRow(*row) for row in rows]
+        return [
+            FailureRow(number, sample, key, reason, str(detail), at)
+            for key, detail, at, *summed in rows
+            for number, sample, reason in [self._checked(summed)]
+        ]
 
     def remove_failures(self, dataset: int, samples: Iterable[int]) -> None:
         with self.transaction():
             self._db.executemany(
                 "DELETE FROM failures WHERE dataset = ? AND sample = ?", [(dataset, int(s)) for s in samples]
             )
+
+    # What the version before had
+
+    def copy_rows(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Take over whole rows of a table."""
+        for row in rows:
+            places = ",".join("?" * len(row))
+            self._db.execute(f"INSERT INTO {table} VALUES ({places})", row)  # noqa: S608
+
+    def copy_jobs_and_counts(self, old: sqlite3.Connection) -> None:
+        """Take over what readers counted, and the jobs: their tables are what they were."""
+        for table in ("jobs", "readers", "counts"):
+            cursor = old.execute(f"SELECT * FROM {table}")  # noqa: S608
+            names = ",".join(column[0] for column in cursor.description)
+            places = ",".join("?" * len(cursor.description))
+            self._db.executemany(f"INSERT INTO {table} ({names}) VALUES ({places})", cursor)  # noqa: S608
 
     # Jobs
 
@@ -322,7 +280,7 @@ class Catalog:
             cursor = self._db.execute(
                 "INSERT INTO jobs (dataset, state, request, result, created_at)"
                 " VALUES (?, 'queued', ?, '{}', ?)",
-                (dataset, json.dumps(request), time.time()),
+                (dataset, json.dumps(request), self._clock.wall()),
             )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
@@ -342,8 +300,23 @@ class Catalog:
 
     def unfinished_jobs(self) -> list[tuple[int, str, dict[str, Any]]]:
         """(id, data set, request) of jobs that a stop or a crash cut off."""
-        rows = self._db.execute("SELECT id, dataset, request FROM jobs WHERE state = 'queued' ORDER BY id")
+        rows = self._ask("SELECT id, dataset, request FROM jobs WHERE state = 'queued' ORDER BY id")
         return [(row[0], row[1], json.loads(row[2])) for row in rows]
+
+    # Leases
+
+    def put_lease(self, row: LeaseRow) -> None:
+        with self.transaction():
+            values = row.session, row.dataset, row.manifest, row.pid, row.began
+            self._db.execute("INSERT OR REPLACE INTO leases VALUES (?,?,?,?,?)", values)
+
+    def leases(self) -> list[LeaseRow]:
+        rows = self._ask("SELECT session, dataset, manifest, pid, began FROM leases")
+        return [LeaseRow(*row) for row in rows]
+
+    def remove_leases(self, sessions: Iterable[str]) -> None:
+        with self.transaction():
+            self._db.executemany("DELETE FROM leases WHERE session = ?", [(name,) for name in sessions])
 
     # Counts
 
@@ -357,7 +330,7 @@ class Catalog:
         with self.transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)",
-                (session, process, json.dumps(totals), time.time()),
+                (session, process, json.dumps(totals), self._clock.wall()),
             )
 
     def counts(self, dataset: str | None = None, session: str | None = None) -> list[dict[str, Any]]:
@@ -388,3 +361,9 @@ def _unpack(blob: bytes) -> Numbers:
     samples = np.frombuffer(blob, dtype="<u4").astype(np.int64)
     samples[samples == GONE] = -1
     return samples
+
+
+def _summed(row: ShardRow) -> tuple[Any, ...]:
+    """The columns of a shard that its sum covers, and the sum."""
+    values = row.number, row.dataset, row.format, row.bytes, _pack(row.samples)
+    return (*values, row_sum(*values))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.dataset import datasets_dir, shard_path
 from stager.errors import ShardError
-from stager.index import is_resident, shard_of
+from stager.index import is_damaged, is_resident, shard_of
 from stager.model import Numbers
+from stager.open_dataset import Dataset
 from stager.rows import ShardRow
 from stager.shards import FORMATS, verify_shard
 
@@ -28,17 +29,18 @@ def problem_of(path: Path, dead_rows: Iterable[int] = ()) -> str:
 
 def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> list[ShardRow]:
     """Look at the shards of samples that a reader calls corrupt, and evict those that are: these."""
+    cache.mend(dataset, suspects)
     words = dataset.index.words[suspects]
     numbers = set(shard_of(words[is_resident(words)]).tolist())
     bad = []
     for number in sorted(numbers):
         shard = cache.catalog.find_shard(number)  # None: it is in memory, or not durable yet
-        problem = problem_of(cache.path_of(dataset, shard), shard.dead_rows) if shard else ""
+        problem = problem_of(dataset.path_of(shard), shard.dead_rows) if shard else ""
         if shard and problem:
             log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, shard.number, problem)
             bad.append(shard)
     if bad:
-        cache.evict(bad, "corrupt", "a reader found it")
+        cache.departures.evict(bad, "corrupt", "a reader found it")
     return bad
 
 
@@ -48,7 +50,9 @@ def check_books(cache: Cache, under_way: set[Path]) -> list[str]:
     recorded = set()
     for row in cache.catalog.datasets():
         directory = datasets_dir(cache.directory) / row.name
-        words = cache.datasets[row.name].index.words if row.is_current else np.zeros(0, dtype=np.uint64)
+        words = cache.open[row.id].index.words
+        if np.any(is_damaged(words)):
+            problems.append(f"{cache.open[row.id].index.path}: damaged words")
         for shard in cache.catalog.shards(row.id):
             path = shard_path(directory, shard.number, FORMATS[shard.format].suffix)
             recorded.add(path)
@@ -56,7 +60,7 @@ def check_books(cache: Cache, under_way: set[Path]) -> list[str]:
                 problems.append(f"{path}: recorded, but not there")
             elif path.stat().st_size != shard.bytes:
                 problems.append(f"{path}: {path.stat().st_size} bytes, recorded are {shard.bytes}")
-            if row.is_current and not np.all(is_resident(words[shard.samples[shard.samples >= 0]])):
+            if not np.all(is_resident(words[shard.samples[shard.samples >= 0]])):
                 problems.append(f"{path}: samples of it are not in the index")
     for path in (*datasets_dir(cache.directory).glob("*/shards/*"), *cache.scratch.iterdir()):
         if path not in recorded | under_way:

@@ -11,7 +11,7 @@ from stager.atomic import atomic_path
 from stager.errors import CacheError, StagerError, UsageError
 from stager.model import Field, SourceSpec, canonical_json, digest_of
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -52,12 +52,15 @@ class DatasetRecord:
 
     spec: DatasetSpec
     recipe: str  # digest
-    manifest: str  # digest
+    manifest: str  # digest of the newest one
     fields: tuple[Field, ...]
+    lineage: str  # of the list of its samples
+    segments: tuple[str, ...]  # the files of that list
 
     def write(self, directory: Path, scratch_dir: Path) -> None:
+        value = {"format": RECORD_FORMAT, **asdict(self)}
         with atomic_path(directory / "dataset.json", scratch_dir) as scratch:
-            scratch.write_text(canonical_json({"format": RECORD_FORMAT, **asdict(self)}))
+            scratch.write_text(canonical_json({**value, "sum": _sum(value)}))
 
     def is_at(self, directory: Path) -> bool:
         """Is this what readers find there?"""
@@ -76,22 +79,43 @@ class DatasetRecord:
                     f"{path} has format {value['format']}, this stager reads {RECORD_FORMAT}",
                     hint="use one version of stager for the service and the clients",
                 )
-            fields = tuple(Field.from_json(field) for field in value["fields"])
-            return cls(DatasetSpec.from_json(value["spec"]), value["recipe"], value["manifest"], fields)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CacheError(f"{path} cannot be read: {error}", hint="run: stager verify") from None
+            if value.pop("sum") != _sum(value):
+                raise ValueError("its sum is another one")
+            return cls(
+                DatasetSpec.from_json(value["spec"]),
+                value["recipe"],
+                value["manifest"],
+                tuple(Field.from_json(field) for field in value["fields"]),
+                value["lineage"],
+                tuple(value["segments"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CacheError(
+                f"{path} cannot be read: {error}", hint="restart the service: it writes it anew"
+            ) from None
+
+
+def _sum(value: Mapping[str, Any]) -> str:
+    """A digest of what a record says, so that a flipped bit is no other recipe."""
+    return digest_of(canonical_json(value).encode())
 
 
 def datasets_dir(cache_dir: Path) -> Path:
     return cache_dir / "datasets"
 
 
-def manifest_path(directory: Path, manifest: str) -> Path:
-    return directory / f"manifest-{manifest}.arrow"
+def manifest_path(directory: Path, manifest: str, lineage: str) -> Path:
+    """A manifest's numbers are those of one list of samples: another list has another file of it."""
+    return directory / f"manifest-{manifest}-{lineage[:16]}.arrow"
 
 
-def index_path(directory: Path, recipe: str, manifest: str) -> Path:
-    return directory / f"index-{recipe[:16]}-{manifest[:16]}"
+def index_path(directory: Path, recipe: str, lineage: str) -> Path:
+    return directory / f"index-{recipe[:16]}-{lineage[:16]}"
+
+
+def segment_name(lineage: str, first: int, content: str) -> str:
+    """The file of the records from number `first` on. No two lists of records ever share a name."""
+    return f"samples-{lineage[:16]}-{first:010d}-{content[:8]}.arrow"
 
 
 def shard_path(directory: Path, shard: int, suffix: str) -> Path:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stager.atomic import fsync_path
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.events import Events
+from stager.open_dataset import Dataset
 from stager.rows import ShardRow
 
 
@@ -38,18 +39,22 @@ class DurableQueue:
     def done(self, event: Durable) -> None:
         del self._waiting[event.row.number]
 
+    def datasets(self) -> set[int]:
+        """The ids of data sets that have shards here."""
+        return {dataset.id for dataset, _ in self._waiting.values()}
+
     def samples(self, dataset: Dataset) -> int:
         """Samples of a data set that wait."""
         return sum(len(row.samples) for waiting, row in self._waiting.values() if waiting is dataset)
 
     def paths(self) -> set[Path]:
-        return {self._cache.path_of(dataset, row) for dataset, row in self._waiting.values()}
+        return {dataset.path_of(row) for dataset, row in self._waiting.values()}
 
     def stop(self) -> None:
         self._disk.shutdown()
 
     def _sync(self, dataset: Dataset, row: ShardRow) -> None:
-        path, caught = self._cache.path_of(dataset, row), None
+        path, caught = dataset.path_of(row), None
         try:
             fsync_path(path)
             fsync_path(path.parent)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from stager.model import Numbers
+from stager.model import ByNumber, Numbers
 from stager.reads import Floats
 
 NEVER: Final = np.iinfo(np.int64).max
@@ -46,7 +45,7 @@ class Course:
     job: Hashable  # sessions of one job share it: the ranks of a training
     is_uniform: bool  # the job reads each of its samples once an epoch
     uses: Uses
-    members: npt.NDArray[np.bool_]  # of the data set's samples, those that the job reads
+    members: ByNumber  # whether the job reads a sample
     position: int
     rate: float  # samples/s
     epoch_s: float

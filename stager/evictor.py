@@ -1,17 +1,17 @@
 """Makes room for what readers need now by giving up what is needed later."""
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.eviction import Course, swap, waits_for
 from stager.index import is_resident, shard_of
 from stager.job import Mask
 from stager.model import Numbers
+from stager.open_dataset import Dataset
 from stager.reads import Floats, waits_of
 from stager.sessions import Sessions
 from stager.shards.holes import BLOCK_BYTES
@@ -59,7 +59,7 @@ class Evictor:
     def make_room(self, dataset: Dataset, samples: Numbers, room_bytes: float) -> Numbers:
         """Those of the samples that are worth keeping; what is needed later than they are is gone then."""
         here = self._latest()
-        heat = dataset.reads.heat(time.time())[samples]
+        heat = dataset.reads.heat(self._cache.clock.wall())[samples]
         guess = waits_of(heat + 1) * HEAT_MARGIN
         waits = waits_for(samples, here.courses.get(dataset.id, []), guess, skip=True)
         order = np.argsort(waits, kind="stable")
@@ -81,7 +81,7 @@ class Evictor:
             dataset = here.datasets[number]
             samples = here.sample[part][here.dataset[part] == number]
             samples = samples[self._can_go(dataset, samples)]  # others may have gone since we looked
-            freed = self._cache.evict_samples(
+            freed = self._cache.departures.evict_samples(
                 dataset, samples, "evicted", f"for samples of {winner.name} that are needed sooner"
             )
             self._sessions.lost(dataset, samples)
@@ -95,14 +95,14 @@ class Evictor:
 
     def _is_old(self, known: Candidates) -> bool:
         """What was read since we looked counts as needed at once, and cannot go: so look often."""
-        now, age_s = self._sessions.positions(), time.monotonic() - known.made_at
+        now, age_s = self._sessions.positions(), self._cache.clock.now() - known.made_at
         if now.keys() != known.positions.keys() or age_s > OLD_S:
             return True
         return now != known.positions and age_s > known.took_s / LOOK_PART
 
     def _look(self) -> Candidates:
-        began = time.monotonic()
-        datasets = list(self._cache.datasets.values()) if self._cache.can_punch else []
+        began = self._cache.clock.now()
+        datasets = list(self._cache.open.values()) if self._cache.can_punch else []
         none = np.zeros(0, dtype=np.int64)
         numbers, samples, waits, sizes = [none], [none], [none.astype(float)], [none.astype(float)]
         courses: dict[int, list[Course]] = {}
@@ -112,7 +112,7 @@ class Evictor:
             numbers.append(np.full(len(here), number))
             samples.append(here)
             courses[dataset.id] = self._sessions.courses(dataset)
-            guess = waits_of(dataset.reads.heat(time.time())[here])
+            guess = waits_of(dataset.reads.heat(self._cache.clock.wall())[here])
             waits.append(waits_for(here, courses[dataset.id], guess, skip=False))
             # A row begins and ends within a block, and only whole blocks come back.
             sizes.append(np.full(len(here), max(self._row_bytes(dataset) - BLOCK_BYTES, 0.0)))
@@ -124,17 +124,17 @@ class Evictor:
             np.concatenate(samples)[order],
             every[order],
             np.concatenate(sizes)[order],
-            time.monotonic(),
-            time.monotonic() - began,
+            self._cache.clock.now(),
+            self._cache.clock.now() - began,
             self._sessions.positions(),
             courses,
         )
 
     def _can_go(self, dataset: Dataset, samples: Numbers) -> Mask:
         """Which of these samples may be given up."""
-        if self._cache.datasets.get(dataset.name) is not dataset:
+        if not self._cache.is_open(dataset):
             return np.zeros(len(samples), dtype=np.bool_)
         words = dataset.index.words[samples]
         free = np.isin(shard_of(words), self._cache.catalog.evictable(dataset.id))
-        asked = self._wanted(dataset, samples) | dataset.reads.is_asked(samples, time.time())
+        asked = self._wanted(dataset, samples) | dataset.reads.is_asked(samples, self._cache.clock.wall())
         return np.asarray(is_resident(words) & free & ~asked)

@@ -1,6 +1,5 @@
 """One request to stage something: what is asked, and how far it is."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.config import FIRST_SHARD_SAMPLES
 from stager.dataset import DatasetSpec
 from stager.errors import StagerError
 from stager.index import is_failed
 from stager.model import Numbers
+from stager.open_dataset import Dataset
 from stager.plan import Plan
 from stager.subset import Subset, draw
 
@@ -77,8 +77,9 @@ class Job:
     plan: Plan | None = None
     error: StagerError | None = None
     paused: StagerError | None = None  # while there is no room: why
+    left_out: str = ""  # what the scan passed by, and why
     changed: Mapping[str, Any] | None = None  # what was staged before and does not count any more, and why
-    began_at: float = field(default_factory=time.monotonic)
+    began_at: float = 0.0
     staging_at: float = 0.0
     ended_at: float = 0.0
 
@@ -92,15 +93,15 @@ class Job:
         cache.forgive(dataset, drawn.numbers)
         failed = is_failed(dataset.index.words[drawn.numbers])
         kept = cache.kept(dataset, drawn.numbers)
-        self.dataset, self.classes, self.numbers = dataset, drawn.classes, drawn.numbers
+        self.dataset, self.classes, self.numbers = dataset, drawn.classes, np.sort(drawn.numbers)
         self.format, self.format_why = dataset.choose_format(self.request.format)
         self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
-        self.wait_for(drawn.numbers[~kept & ~failed], len(dataset.manifest))
+        self.wait_for(drawn.numbers[~kept & ~failed], dataset.count)
         self.wanted, self.failed = len(drawn.numbers), int(failed.sum())
         self.already = self.wanted - self.failed - len(self.queue) - self.staged
 
     def wait_for(self, samples: Numbers, of: int) -> None:
-        """Make these what the job still waits for, of a manifest with `of` samples."""
+        """Make these what the job still waits for, of a data set that has had `of` samples."""
         self.queue, self.cursor = samples, 0
         self.waiting = np.zeros(of, dtype=np.bool_)
         self.waiting[samples] = True
@@ -147,9 +148,9 @@ class Job:
             f" staged={self.staged} already={self.already} failed={self.failed} bytes={self.bytes}{error}"
         )
 
-    def to_json(self, under_way: int = 0) -> dict[str, Any]:
+    def to_json(self, now: float, under_way: int = 0) -> dict[str, Any]:
         """The job as `status` and a waiting command see it. `under_way`: prepared, but not yet durable."""
-        now = self.ended_at or time.monotonic()
+        now = self.ended_at or now
         done = self.already + self.staged + self.failed
         staging_s = now - self.staging_at if self.staging_at else 0.0
         rate = (self.staged + self.failed + under_way) / staging_s if staging_s > 0 else 0.0
@@ -177,6 +178,7 @@ class Job:
             "plan": self.plan.to_json() if self.plan else None,
             "paused": self.paused.message if self.paused else None,
             "changed": self.changed,
+            "left_out": self.left_out,
             "error": error_to_json(self.error) if self.error else None,
         }
 

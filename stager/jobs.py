@@ -1,7 +1,6 @@
 """The jobs of a cache: begun, planned, staged piece by piece, paused while there is no room, ended."""
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -9,13 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
 from stager.errors import CacheError, StagerError, UsageError
 from stager.job import Job, Mask, Request
-from stager.manifest import Manifest
 from stager.model import Numbers
+from stager.open_dataset import Dataset
 from stager.plan import NOTHING_TO_DO, make_plan
+from stager.scan import Scan
 from stager.subset import Subset
 from stager.tasks import Piece, Tasks
 
@@ -41,26 +41,31 @@ class Jobs:
             job_id = min((*self.by_id, 0)) - 1
         else:
             job_id = self.cache.catalog.add_job(request.spec.name, request.to_json())
-        return self._begin(Job(job_id, request))
+        return self._begin(self._new(job_id, request))
 
     def resume(self) -> None:
         """Take up the jobs that a stop or a crash of the service cut off."""
         for job_id, _, value in self.cache.catalog.unfinished_jobs():
             request = Request.from_json(value)
             if request.is_local:
-                self.cache.catalog.end_job(job_id, "cancelled", Job(job_id, request, "cancelled").to_json())
+                told = Job(job_id, request, "cancelled").to_json(self.cache.clock.now())
+                self.cache.catalog.end_job(job_id, "cancelled", told)
                 continue
             log.info("job resumed id=%d dataset=%s", job_id, request.spec.name)
-            self._begin(Job(job_id, request))
+            self._begin(self._new(job_id, request))
+
+    def _new(self, job_id: int, request: Request) -> Job:
+        return Job(job_id, request, began_at=self.cache.clock.now())
 
     def restage(self, dataset: Dataset, samples: Numbers) -> Job:
         """Stage these samples again, as a job of its own."""
         request = Request(dataset.spec, Subset(), "auto", is_local=True)
-        job = Job(self.cache.catalog.add_job(dataset.name, request.to_json()), request, "staging", dataset)
+        job = self._new(self.cache.catalog.add_job(dataset.name, request.to_json()), request)
+        job.state, job.dataset = "staging", dataset
         job.format, job.format_why = dataset.choose_format("auto")
-        job.wait_for(samples, len(dataset.manifest))
+        job.wait_for(samples, dataset.count)
         job.numbers = samples
-        job.wanted, job.plan, job.staging_at = len(samples), NOTHING_TO_DO, time.monotonic()
+        job.wanted, job.plan, job.staging_at = len(samples), NOTHING_TO_DO, self.cache.clock.now()
         self.by_id[job.id] = job
         return job
 
@@ -75,10 +80,10 @@ class Jobs:
             self.end(job, "cancelled", goes_on=not job.request.is_local)
 
     def end(self, job: Job, state: str, error: StagerError | None = None, goes_on: bool = False) -> None:
-        job.state, job.error, job.paused, job.ended_at = state, error, None, time.monotonic()
+        job.state, job.error, job.paused, job.ended_at = state, error, None, self.cache.clock.now()
         if not job.request.stop_after and not goes_on:
             try:
-                self.cache.catalog.end_job(job.id, state, job.to_json())
+                self.cache.catalog.end_job(job.id, state, job.to_json(job.ended_at))
             except CacheError as problem:  # a full disk, most likely: the next start takes the job up again
                 log.error("job not recorded id=%d error=%r", job.id, problem.message)
         log.info("job ended %s", job.told())
@@ -112,7 +117,7 @@ class Jobs:
         if known is None or known.spec != request.spec:
             return None
         (row,) = [row for row in self.cache.catalog.datasets() if row.id == known.id]
-        return known if 0 <= time.time() - row.scanned_at < PLAN_SCAN_S else None
+        return known if 0 <= self.cache.clock.wall() - row.scanned_at < PLAN_SCAN_S else None
 
     def _open(self, dataset: Dataset | None = None) -> Iterator[Job]:
         """Those that have not ended, of a data set or of all."""
@@ -122,18 +127,24 @@ class Jobs:
 
     # Scan and plan
 
-    def scanned(self, job: Job, path: Path) -> None:
+    def scanned(self, job: Job, path: Path, result: Mapping[str, Any]) -> None:
         """A scan is done: the job's samples are known, and with them what is missing."""
-        if not len(Manifest.open(path)):  # a mount that is gone looks like this: what is staged of it stays
-            path.unlink()
+        scan = Scan(path)
+        job.left_out = result.get("left_out", "")
+        if not scan.read_joins().samples:  # a mount that is gone looks like this: what is staged of it stays
+            scan.unlink()
             raise UsageError(
                 f"{job.request.spec.source.url}: no images there",
                 hint="the folder layout wants CLASS/NAME.jpg below the source",
             )
-        dataset, job.changed = self.cache.adopt(job.request.spec, path)
+        if not self.cache.fits(job.request.spec, scan) or not self._tasks.may_adopt(scan, job):
+            scan.unlink()
+            self._tasks.scan(job)
+            return
+        dataset, job.changed = self.cache.adopt(job.request.spec, scan)
         for other in self._open():
-            if other.dataset is not None and other.dataset.name == dataset.name:
-                self._draw_again(other, dataset)
+            if other is not job and other.dataset is not None and other.dataset.name == dataset.name:
+                self._draw_again(other, other.dataset)
         if job.request.stop_after == "scan":
             self.end(job, "done")
             return
@@ -146,7 +157,7 @@ class Jobs:
             job.plan = NOTHING_TO_DO
             self._settle(job)
             return
-        job.state, job.staging_at = "planning", time.monotonic()
+        job.state, job.staging_at = "planning", self.cache.clock.now()
         self._check_fit(job)
         places = np.linspace(0, len(job.queue) - 1, min(PLAN_SAMPLES, len(job.queue))).astype(np.int64)
         picked = job.queue[places]
@@ -161,7 +172,7 @@ class Jobs:
         assert job.dataset is not None
         job.plan = make_plan(
             sample,
-            source_sizes=job.dataset.manifest.sizes[job.queue],
+            source_sizes=job.dataset.records.values("size", job.queue),
             row_bytes=job.dataset.row_bytes,
             room_bytes=self.cache.budget.room_bytes(),
             workers=self._tasks.pool.size,
@@ -175,7 +186,7 @@ class Jobs:
         self._settle(job)
 
     def _draw_again(self, job: Job, dataset: Dataset) -> None:
-        """Another scan has come in, and numbers may have moved."""
+        """Another scan has come in: what the job is to stage may be something else by now."""
         try:
             job.draw(self.cache, dataset)
         except StagerError as error:
@@ -208,7 +219,7 @@ class Jobs:
     def _has_room(self, job: Job, dataset: Dataset) -> bool:
         """Whether a sample more fits. If not: another program has filled the disk, and the job pauses."""
         budget = self.cache.budget
-        if self._tasks.samples_that_fit(dataset, 1) and time.monotonic() > self._no_room_until:
+        if self._tasks.samples_that_fit(dataset, 1) and self.cache.clock.now() > self._no_room_until:
             if job.paused:
                 log.info("job goes on id=%d", job.id)
             job.paused = None
@@ -225,13 +236,13 @@ class Jobs:
 
     def wait_for_room(self) -> None:
         """A write found the disk full, whatever was reckoned: go on a little later."""
-        self._no_room_until = time.monotonic() + NO_ROOM_S
+        self._no_room_until = self.cache.clock.now() + NO_ROOM_S
 
     def left(self, dataset: Dataset, samples: Numbers, staged_bytes: int = 0) -> None:
         """Samples have come to their end, staged or failed: count them for every job that waits for them."""
         for job in self._open(dataset):
             if staged_bytes:
-                dataset.reads.asked(samples[job.waiting[samples]], time.time())
+                dataset.reads.asked(samples[job.waiting[samples]], self.cache.clock.wall())
             job.count_off(samples, staged_bytes)
             self._settle(job)
 
@@ -250,6 +261,10 @@ class Jobs:
         for job in self._open(dataset):
             mask |= job.waiting[samples]
         return mask
+
+    def datasets(self, besides: Job | None = None) -> set[int]:
+        """The ids of data sets that have jobs under way."""
+        return {job.dataset.id for job in self._open() if job.dataset is not None and job is not besides}
 
     def wanted(self, dataset: Dataset, samples: Numbers) -> Mask:
         """Which of these samples jobs are staging, or have staged so far."""

@@ -1,30 +1,33 @@
 """Samples that were resident and are no more: why, since when, so that a miss can be explained."""
 
-import time
-
 import numpy as np
 
 from stager.catalog import LOSSES_KEPT, Catalog
+from stager.clock import Clock
 from stager.dataset import DatasetSpec, say_recipe_change
-from stager.model import Numbers
+from stager.model import Numbers, grown
 from stager.rows import LossRow
 
 
 class Losses:
     """The last loss of each sample of a data set, until it is staged again. Only the last ones in detail."""
 
-    def __init__(self, catalog: Catalog, dataset: int, samples: int) -> None:
-        self._catalog, self._dataset = catalog, dataset
+    def __init__(self, catalog: Catalog, dataset: int, samples: int, clock: Clock) -> None:
+        self._catalog, self._dataset, self._clock = catalog, dataset, clock
         self._rows: dict[int, LossRow] = {}  # by number, from 1
         self._count = 0
         self._last = np.zeros(samples, dtype=np.int64)  # a row's number; 0: none
         for row in catalog.losses(dataset):
             self._note(row)
 
+    def grow(self, samples: int) -> None:
+        """The data set has more samples by now."""
+        self._last = grown(self._last, samples, 0)
+
     def add(self, reason: str, detail: str, samples: Numbers) -> None:
         """These are resident no more."""
         if len(samples):
-            row = LossRow(time.time(), reason, detail, samples)
+            row = LossRow(self._clock.wall(), reason, detail, samples)
             self._catalog.add_loss(self._dataset, row)
             self._note(row)
 

@@ -1,6 +1,5 @@
 """Hits, misses, waits and reasons: how reports of readers become counts by data set, session and epoch."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -68,7 +67,7 @@ class Report:
     totals: Totals
 
 
-def absorb(catalog: Catalog, report: Report) -> None:
+def absorb(catalog: Catalog, report: Report, at: float) -> None:
     """Add what is new in a report to the counts."""
     known = catalog.reader_totals(report.session, report.process)
     fresh = report.totals.since(Totals(**known) if known else Totals())
@@ -87,7 +86,7 @@ def absorb(catalog: Catalog, report: Report) -> None:
                     "dataset": report.dataset,
                     "session": report.session,
                     "epoch": epoch,
-                    "at": time.time(),
+                    "at": at,
                     **asdict(now),
                 }
             )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xxhash
 
 Arrays = dict[str, npt.NDArray[Any]]
-Numbers = npt.NDArray[np.int64]  # sample numbers: positions in a manifest
+Numbers = npt.NDArray[np.int64]  # of samples: numbers for life (records.py), places in a manifest, positions
 Starts = npt.NDArray[np.int64]  # of rows: their offsets in a file
 
 
@@ -177,6 +177,9 @@ class ShardReader(Protocol):
     def places(self, row: int) -> list[tuple[int, int]]:
         """Where in the file the arrays of a row lie: offset and size in bytes of each."""
 
+    def is_gone(self) -> bool:
+        """Whether the file was taken away, so far as one can tell without opening it."""
+
     def close(self) -> None:
         """Let go of the file. It is opened again if it is read again."""
 
@@ -211,6 +214,28 @@ class ShardFormat(Protocol):
 
     def open(self, path: Path) -> ShardReader:
         """Raise ShardGone if there is no such file, ShardCorrupt if it is not whole."""
+
+
+def grown(values: npt.NDArray[Any], count: int, fill: Any) -> npt.NDArray[Any]:
+    """An array by sample number, made longer for samples that came later; these have `fill`."""
+    if count <= len(values):
+        return values
+    return np.concatenate([values, np.full(count - len(values), fill, values.dtype)])
+
+
+class ByNumber:
+    """Values by sample number, of those samples that there were; samples that came later have `other`."""
+
+    def __init__(self, values: npt.NDArray[Any], other: Any) -> None:
+        self._values, self._other = values, other
+
+    def __getitem__(self, numbers: Numbers) -> npt.NDArray[Any]:
+        if not len(numbers) or int(numbers.max()) < len(self._values):
+            return np.asarray(self._values[numbers])
+        found = np.full(len(numbers), self._other, self._values.dtype)
+        inside = numbers < len(self._values)
+        found[inside] = self._values[numbers[inside]]
+        return found
 
 
 def pack_numbers(numbers: Numbers) -> str:

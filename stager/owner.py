@@ -1,15 +1,15 @@
 """What the owner of a cache can be asked, as JSON: by the service's API, or by a command on its own."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stager import __version__, meter
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.check import check_books
 from stager.dataset import datasets_dir, shard_path
 from stager.errors import UsageError, nearest
@@ -17,6 +17,7 @@ from stager.index import is_resident, shard_of
 from stager.job import Job, Request
 from stager.meter import Report, Totals
 from stager.model import Numbers, decode_key, pack_numbers, unpack_numbers
+from stager.open_dataset import Dataset
 from stager.ready import ready_json
 from stager.rows import ShardRow
 from stager.sessions import Reading, Session
@@ -26,13 +27,22 @@ from stager.subset import Subset, draw
 from stager.why import explain
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a reader has open: a data set by one recipe, and the list that its sample numbers are of."""
+
+    dataset: str
+    recipe: str
+    lineage: str
+
+
 class Owner:
     """Every method runs on the loop's thread and returns what can be sent as JSON."""
 
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-        self.staging = Staging(cache)
-        self.began_at = time.monotonic()
+    def __init__(self, cache: Cache, staging: Staging | None = None) -> None:
+        self.cache, self.clock = cache, cache.clock
+        self.staging = staging or Staging(cache)
+        self.began_at = self.clock.now()
 
     # What is there
 
@@ -44,7 +54,7 @@ class Owner:
                 "up": is_up,
                 "pid": os.getpid() if is_up else None,
                 "version": __version__,
-                "uptime_s": round(time.monotonic() - self.began_at, 1) if is_up else 0.0,
+                "uptime_s": round(self.clock.now() - self.began_at, 1) if is_up else 0.0,
                 "cache_dir": str(self.cache.directory),
             },
             "budget": self.cache.budget.to_json(),
@@ -65,22 +75,22 @@ class Owner:
         rows = []
         for row in self.cache.catalog.datasets():
             held = self.cache.catalog.holdings(row.id)
-            dataset = self.cache.datasets.get(row.name) if row.is_current else None
-            resident, failed = dataset.counts() if dataset else (_count(self.cache.catalog.shards(row.id)), 0)
+            dataset = self.cache.open[row.id]
+            resident, failed = dataset.counts()
             rows.append(
                 {
                     "name": row.name,
                     "is_current": row.is_current,
-                    "source": self.cache.spec_of(row).source.url,
-                    "recipe": self.cache.spec_of(row).recipe,
+                    "source": dataset.spec.source.url,
+                    "recipe": dataset.spec.recipe,
                     "recipe_digest": row.recipe,
-                    "samples": len(dataset.manifest) if dataset else 0,
-                    "classes": len(dataset.manifest.classes) if dataset else 0,
+                    "samples": len(dataset.manifest),
+                    "classes": len(dataset.manifest.classes),
                     "resident": resident,
                     "failed": failed,
                     "pinned": _count(self.cache.catalog.pinned_shards(row.id)) if held.pinned else 0,
                     "shards": held.shards,
-                    "bytes": held.bytes - self.cache.given_back(row.id),
+                    "bytes": held.bytes - self.cache.departures.given_back(row.id),
                     "format": "+".join(held.formats) or "none",
                     "scanned_at": row.scanned_at,
                 }
@@ -89,23 +99,27 @@ class Owner:
 
     def failures(self, name: str) -> list[dict[str, Any]]:
         dataset = self.dataset(name)
+        places = dataset.manifest.places
         return [
             {
                 "dataset": name,
-                "index": row.sample,
+                "index": int(places[row.sample]),
                 "key": decode_key(row.key),
                 "reason": row.reason,
                 "detail": row.detail,
                 "at": row.at,
             }
             for row in self.cache.catalog.failures(dataset.id)
+            if places[row.sample] >= 0
         ]
 
     def classes(self, name: str) -> list[dict[str, Any]]:
         """The classes of a data set, with how much of each is resident."""
-        manifest = self.dataset(name).manifest
+        dataset = self.dataset(name)
+        manifest = dataset.manifest
         total = np.bincount(manifest.labels, minlength=len(manifest.classes))
-        here = np.bincount(manifest.labels[self.dataset(name).resident()], minlength=len(manifest.classes))
+        resident = is_resident(dataset.index.words[manifest.numbers])
+        here = np.bincount(manifest.labels[resident], minlength=len(manifest.classes))
         return [
             {"class": known, "samples": int(many), "resident": int(have)}
             for known, many, have in zip(manifest.classes, total, here, strict=True)
@@ -123,23 +137,24 @@ class Owner:
         """All we know of one sample."""
         dataset = self.dataset(name)
         manifest = dataset.manifest
-        number = manifest.find(sample)
-        if number is None and sample.isdecimal() and int(sample) < len(manifest):
-            number = int(sample)
-        if number is None:
+        place = manifest.find(sample)
+        if place is None and sample.isdecimal() and int(sample) < len(manifest):
+            place = int(sample)
+        if place is None:
             raise UsageError(
                 f"{name} has no sample {sample!r}", hint=f"a key, or a number below {len(manifest)}"
             )
+        number = int(manifest.numbers[place])
         word = dataset.index.words[number : number + 1]
         resident, planned = bool(is_resident(word)[0]), self.staging.planned(dataset, np.asarray([number]))
         return {
             "dataset": name,
-            "index": number,
-            "key": manifest.key(number),
-            "label": manifest.classes[manifest.labels[number]],
+            "index": place,
+            "key": manifest.key(place),
+            "label": manifest.classes[manifest.labels[place]],
             "resident": resident,
             "shard": f"{int(shard_of(word)[0]):08x}" if resident else None,
-            "version": manifest.infos([number])[0].version,
+            "version": dataset.records.infos([number])[0].version,
             "why": explain(self.cache, dataset, number, planned, self.staging.has_room(dataset)),
             "last": self.staging.last_miss(dataset, number),
         }
@@ -163,37 +178,64 @@ class Owner:
         return self.job(job_id)
 
     def job_json(self, job: Job) -> dict[str, Any]:
-        told = job.to_json(0 if job.ended else self.staging.under_way(job))
+        told = job.to_json(self.clock.now(), 0 if job.ended else self.staging.under_way(job))
         return told | {"ready": ready_json(told, meter.reader_rate(self.cache.catalog, told["dataset"]))}
 
     # Readers
 
+    def hello(self, version: Version, session: str, manifest: str, pid: int) -> dict[str, Any]:
+        """A session reads this version of a data set: what it reads is kept while its process lives."""
+        self.opened(version)
+        self.staging.leases.take(session, version.dataset, manifest, pid)
+        return {}
+
     def want(
-        self, name: str, manifest: str, samples: Iterable[int], corrupt: Iterable[int], wait_s: float
+        self, version: Version, samples: Iterable[int], corrupt: Iterable[int], wait_s: float
     ) -> "Future[dict[str, Any]]":
-        dataset = self._opened(name, manifest)
+        dataset = self.opened(version)
         return self.staging.want(
             dataset, self._numbers(dataset, samples), self._numbers(dataset, corrupt), wait_s
         )
 
-    def _opened(self, name: str, manifest: str) -> Dataset:
-        dataset = self.dataset(name)
-        if dataset.record.manifest != manifest:
-            raise UsageError(f"{name} was scanned again since it was opened", hint="open the data set again")
-        return dataset
+    def failed(self, version: Version, samples: Iterable[int]) -> list[dict[str, Any]]:
+        """Why samples cannot be had, of those that cannot."""
+        dataset, wanted = self.opened(version), set(samples)
+        rows = self.cache.catalog.failures(dataset.id) if wanted else []
+        return [
+            {"sample": row.sample, "reason": row.reason, "detail": row.detail}
+            for row in rows
+            if row.sample in wanted
+        ]
+
+    def opened(self, version: Version) -> Dataset:
+        """The data set that a reader has open. Raise UsageError if we have nothing to do with it any more."""
+        if (dataset := self._find(version)) is not None:
+            return dataset
+        self.dataset(version.dataset)  # if there is no such data set at all, that is what is told
+        raise UsageError(
+            f"{version.dataset} is not kept any more as it was when it was opened",
+            hint="open the data set again",
+        )
+
+    def _find(self, version: Version) -> Dataset | None:
+        for dataset in self.cache.of_name(version.dataset):
+            if (dataset.record.recipe, dataset.record.lineage) == (version.recipe, version.lineage):
+                return dataset
+        return None
 
     def asked_to_read(self, reading: Reading) -> Callable[[], Session]:
         """Check what a reader says of itself; return what makes a session of it.
 
         That takes a fifth of a second for a million samples and touches nothing of ours: off the loop.
         """
-        dataset = self._opened(reading.dataset, reading.manifest)
+        dataset = self.opened(Version(reading.dataset, reading.recipe, reading.lineage))
         for order in reading.own_orders:
             self._in_range(dataset, order)
         room = self.staging.room_for(dataset)
 
         def make() -> Session:
-            session = Session(reading, dataset)
+            manifest = dataset.version(reading.manifest)
+            session = Session(reading, dataset, manifest, self.clock)
             if session.missing > room:  # samples will have to make room for others
                 session.look_ahead()
             return session
@@ -202,9 +244,8 @@ class Owner:
 
     def read_in_order(self, session: Session) -> dict[str, Any]:
         """Stage ahead of a reader whose order is known from now on."""
-        reading = session.reading
-        if self._opened(reading.dataset, reading.manifest) is not session.dataset:
-            raise UsageError(f"{reading.dataset} was scanned again", hint="open the data set again")
+        if not self.cache.is_open(session.dataset):
+            raise UsageError(f"{session.dataset.name} is not kept any more", hint="open the data set again")
         self.staging.sessions.register(session)
         return {"samples": len(session.order), "missing": session.missing}
 
@@ -212,21 +253,25 @@ class Owner:
         return {"knows_order": self.staging.sessions.heard(session, position)}
 
     def report(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        dataset = self.dataset(value["dataset"])
+        dataset = self._find(Version(value["dataset"], value["recipe"], value["lineage"]))
         knows_order = True
         if value["position"] is not None:
             knows_order = self.staging.sessions.heard(value["session"], value["position"])
-        dataset.reads.add(self._in_range(dataset, unpack_numbers(value["reads"])), time.time())
+        if dataset is not None:
+            dataset.reads.add(self._in_range(dataset, unpack_numbers(value["reads"])), self.clock.wall())
         report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
-        meter.absorb(self.cache.catalog, Report(**report, totals=Totals(**value["totals"])))
-        return {"knows_order": knows_order}  # if not, we have been restarted: tell us again
+        meter.absorb(
+            self.cache.catalog, Report(**report, totals=Totals(**value["totals"])), self.clock.wall()
+        )
+        # If not, we have been restarted, or were away when it opened: tell us again.
+        return {"knows_order": knows_order, "knows_reader": self.staging.leases.heard(value["session"])}
 
     def _numbers(self, dataset: Dataset, samples: Iterable[int]) -> Numbers:
         return self._in_range(dataset, np.unique(np.fromiter(samples, dtype=np.int64)))
 
     def _in_range(self, dataset: Dataset, numbers: Numbers) -> Numbers:
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(dataset.manifest):
-            raise UsageError(f"{dataset.name} has samples 0 to {len(dataset.manifest) - 1}")
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < dataset.count:
+            raise UsageError(f"{dataset.name} has samples 0 to {dataset.count - 1}")
         return numbers
 
     def reads(self, name: str) -> dict[str, Any]:
@@ -248,7 +293,7 @@ class Owner:
         ours = [shard.samples[shard.samples >= 0] for shard in free if shard.dataset == dataset.id]
         if ours:
             dataset.reads.forget(np.concatenate(ours))  # or it would be staged again: it was hot
-        freed = self.cache.evict(free, "evicted", "by stager evict")
+        freed = self.cache.departures.evict(free, "evicted", "by stager evict")
         return {
             "dataset": name,
             "shards": len(free),
@@ -275,9 +320,10 @@ class Owner:
         if subset == Subset():
             ids = [row.id for row in self.cache.catalog.datasets() if row.name == name]
             return [shard for dataset_id in ids for shard in self.cache.catalog.shards(dataset_id)]
-        wanted = np.zeros(len(dataset.manifest) + 1, dtype=np.bool_)
+        wanted = np.zeros(dataset.count + 1, dtype=np.bool_)
+        if whole:  # rows that are dead (-1), or of a sample that has gone, hold no shard back
+            wanted[:-1], wanted[-1] = ~dataset.manifest.has(dataset.count), True
         wanted[draw(dataset.manifest, subset).numbers] = True
-        wanted[-1] = whole  # rows whose sample is gone (-1) hold no shard back
         test = np.all if whole else np.any
         return [shard for shard in self.cache.catalog.shards(dataset.id) if test(wanted[shard.samples])]
 
@@ -311,15 +357,16 @@ class Owner:
         """Take bad shards away; what they held is staged again by a job of each data set."""
         wanted = set(shards)
         bad = [shard for shard in self.cache.catalog.shards() if shard.number in wanted]
-        self.cache.evict(bad, "corrupt", "stager verify found it")
+        self.cache.departures.evict(bad, "corrupt", "stager verify found it")
         self.staging.pin_again(bad)
         jobs = []
         for dataset in self.cache.datasets.values():
-            lost = {int(sample) for shard in bad if shard.dataset == dataset.id for sample in shard.samples}
-            if lost - {-1}:
-                jobs.append(
-                    self.staging.jobs.restage(dataset, np.asarray(sorted(lost - {-1}), dtype=np.int64)).id
-                )
+            rows = [shard.samples for shard in bad if shard.dataset == dataset.id]
+            lost = np.intersect1d(
+                np.concatenate([dataset.manifest.numbers[:0], *rows]), dataset.manifest.numbers
+            )
+            if len(lost):
+                jobs.append(self.staging.jobs.restage(dataset, lost).id)
         return {"dropped": len(bad), "jobs": jobs}
 
 

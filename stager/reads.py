@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stager.model import Numbers
+from stager.model import Numbers, grown
 
 READS_KEPT: Final = 4_000_000  # of a data set; the oldest are forgotten first
 CHUNK_S: Final = 10.0  # reads that are so near are of one time
@@ -25,6 +25,12 @@ class Reads:
         self._kept = 0
         self._asked_at: Floats | None = None
         self._heat: tuple[float, Floats] | None = None  # when it was reckoned, and what it was
+
+    def grow(self, samples: int) -> None:
+        """The data set has more samples by now."""
+        self._samples, self._heat = samples, None
+        if self._asked_at is not None:
+            self._asked_at = grown(self._asked_at, samples, -np.inf)
 
     def add(self, samples: Numbers, at: float) -> None:
         """These were read."""

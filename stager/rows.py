@@ -8,11 +8,21 @@ from stager.model import Numbers
 
 
 @dataclass(frozen=True, slots=True)
+class ListRow:
+    """The samples that a data set ever had, whatever the recipe, and its newest manifest."""
+
+    name: str
+    lineage: str
+    segments: tuple[str, ...]
+    samples: int
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetRow:
     id: int
     name: str
     recipe: str
-    manifest: str
     spec: str
     scanned_at: float
     is_current: bool
@@ -55,6 +65,17 @@ class FailureRow:
     reason: str
     detail: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A session that reads a version. `began`: of its process, as leases.py has it."""
+
+    session: str
+    dataset: str
+    manifest: str
+    pid: int
+    began: int
 
 
 @dataclass(frozen=True, slots=True)

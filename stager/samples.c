@@ -23,8 +23,8 @@ typedef struct {
     const uint64_t *index; /* a word for each sample */
 } Shards;
 
-#define STATE(word) ((word) >> 62)
-#define RESIDENT 2
+/* The highest byte says present, and nothing else but format and parity; and all bits together are even. */
+#define IS_RESIDENT(word) (((word) >> 56 & 0xe7) == 0x80 && !__builtin_parityll(word))
 #define SHARD(word) ((int64_t)((word) >> 24 & 0xffffffff))
 #define ROW(word) ((int64_t)((word) & 0xffffff))
 
@@ -66,7 +66,7 @@ static Found find_sample(const Shards *shards, int64_t number, const uint64_t *c
     if (number < 0 || number >= shards->samples)
         return none;
     uint64_t word = __atomic_load_n(&shards->index[number], __ATOMIC_ACQUIRE);
-    if (STATE(word) != RESIDENT || (checked && checked[number] != word))
+    if (!IS_RESIDENT(word) || (checked && checked[number] != word))
         return none;
     int64_t at = find_shard(shards, SHARD(word));
     if (at < 0 || ROW(word) >= shards->shard[at].rows)
@@ -132,6 +132,8 @@ int64_t stager_read_samples(const Shards *shards, int64_t samples, const int64_t
             found[i] = find_sample(shards, numbers[first + i], checked, places ? places[first + i] : first + i);
         for (int64_t column = 0; column < shards->columns; column++)
             read_column(shards, found, count, column, checked != NULL, out);
+        /* The words are loaded only after all bytes were: arm64 may else look at a word before it has copied. */
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
         for (int64_t i = 0; i < count; i++) {
             /* A row is punched out only after its word has gone: what has it still was read right. */
             uint64_t word = found[i].word;

@@ -1,19 +1,19 @@
 """What readers will read next: the order of each session, how far it is, and how far we have looked ahead."""
 
-import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from stager.cache import Dataset
+from stager.clock import Clock
 from stager.errors import UsageError
 from stager.eviction import NEVER, Course, Uses
 from stager.index import is_failed, is_resident
 from stager.job import Mask
-from stager.model import Numbers
+from stager.manifest import Manifest
+from stager.model import ByNumber, Numbers
+from stager.open_dataset import Dataset
 from stager.order import epoch_order, rank_order
 from stager.subset import Subset, draw
 
@@ -32,6 +32,8 @@ class Reading:
 
     session: str
     dataset: str
+    recipe: str
+    lineage: str
     manifest: str
     subset: Subset
     shuffle: bool
@@ -48,16 +50,25 @@ class Reading:
     @property
     def job(self) -> tuple[Any, ...]:
         """What all ranks of one training have in common."""
-        common = (self.dataset, self.manifest, self.subset, self.shuffle, self.seed, self.world_size)
+        common = (
+            self.dataset,
+            self.recipe,
+            self.manifest,
+            self.subset,
+            self.shuffle,
+            self.seed,
+            self.world_size,
+        )
         return (*common, self.session) if self.own_orders else common
 
 
 class Session:
     """One reader's way through an epoch."""
 
-    def __init__(self, reading: Reading, dataset: Dataset) -> None:
-        self.reading, self.dataset = reading, dataset
-        self._numbers = draw(dataset.manifest, reading.subset).numbers  # of the subset
+    def __init__(self, reading: Reading, dataset: Dataset, manifest: Manifest, clock: Clock) -> None:
+        """`manifest`: the version that the reader has."""
+        self.reading, self.dataset, self._clock = reading, dataset, clock
+        self._numbers = draw(manifest, reading.subset).numbers  # of the subset
         if len(self._numbers) != reading.length and not reading.own_orders:
             raise UsageError(
                 f"the subset of {reading.dataset} has {len(self._numbers)} samples,"
@@ -66,7 +77,7 @@ class Session:
         self.order = self._order(0)  # sample numbers
         self.position = 0  # samples of the order that have been read
         self.cursor = 0  # samples of the order that are resident, failed or given out
-        self.began_at = self.heard_at = time.monotonic()
+        self.began_at = self.heard_at = clock.now()
         self._began: int | None = None  # the first position we heard
         self.last_rate = GUESS_RATE  # of the epoch before
 
@@ -86,8 +97,8 @@ class Session:
     def heard(self, position: int) -> Numbers:
         """It is alive, and this far; return the samples it has read since."""
         if self._began is None:
-            self._began, self.began_at = position, time.monotonic()
-        self.heard_at = time.monotonic()
+            self._began, self.began_at = position, self._clock.now()
+        self.heard_at = self._clock.now()
         read = self.order[self.position : position]
         self.position = max(self.position, position)
         return read
@@ -108,18 +119,18 @@ class Session:
         return Uses(np.concatenate([self.order, self._order(1)]))
 
     @cached_property
-    def _members(self) -> Mask:
-        members = np.zeros(len(self.dataset.manifest), dtype=np.bool_)
+    def _members(self) -> ByNumber:
+        members = np.zeros(self.dataset.count, dtype=np.bool_)
         if self.reading.own_orders:
             members[self.order] = members[self._order(1)] = True
         else:
             members[self._numbers] = True
-        return members
+        return ByNumber(members, False)
 
     def look_ahead(self) -> None:
         """Work out what evictions ask for. It takes half a second for a million samples: off the loop."""
         self._uses.after(NONE, 0)
-        self._members.any()
+        self._members[NONE].any()
 
     def course(self) -> Course:
         """What is known of the reads to come."""
@@ -132,16 +143,16 @@ class Session:
 
     def rest(self) -> Course:
         """The same of a session that is silent: the longer it is, the later it comes back."""
-        silent_s = time.monotonic() - self.heard_at
+        silent_s = self._clock.now() - self.heard_at
         course = self.course()
         return replace(course, is_uniform=True, uses=Uses(NONE), epoch_s=course.epoch_s + silent_s)
 
     @cached_property
-    def _last_places(self) -> npt.NDArray[np.int32]:
+    def _last_places(self) -> ByNumber:
         """For each sample of the data set the last place in the order, or -1."""
-        places = np.full(len(self.dataset.manifest), -1, dtype=np.int32)
+        places = np.full(self.dataset.count, -1, dtype=np.int32)
         places[self.order] = np.arange(len(self.order), dtype=np.int32)  # of several places, the last stays
-        return places
+        return ByNumber(places, -1)
 
     def is_ahead(self, samples: Numbers) -> Mask:
         """Which of these samples are still to be read."""
@@ -194,7 +205,7 @@ class Session:
     @property
     def likely_position(self) -> int:
         """Positions are told now and then: meanwhile it goes on, but not past what is staged."""
-        read_since = int(self.rate * (time.monotonic() - self.heard_at))
+        read_since = int(self.rate * (self._clock.now() - self.heard_at))
         return max(self.position, min(self.position + read_since, self.cursor))
 
 
@@ -210,7 +221,8 @@ class Need:
 class Sessions:
     """All readers whose order is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._open: dict[str, Session] = {}
         self._resting: dict[str, Session] = {}  # silent, but what they read is still theirs for a while
 
@@ -220,19 +232,19 @@ class Sessions:
         before = self._open.get(name) or self._resting.pop(name, None)
         if before is not None:
             session.last_rate = before.rate
-        session.began_at = session.heard_at = time.monotonic()
+        session.began_at = session.heard_at = self._clock.now()
         self._open[name] = session
 
     def heard(self, session: str, position: int) -> bool:
         """A session is alive, and this far. False: we do not know its order."""
         known = self._open.get(session)
         if known is not None:
-            known.dataset.reads.add(known.heard(position), time.time())
+            known.dataset.reads.add(known.heard(position), self._clock.wall())
         return known is not None
 
     def end_silent(self) -> None:
         """Let sessions rest whose process is silent; forget them when it does not come back."""
-        now = time.monotonic()
+        now = self._clock.now()
         for name, session in list(self._open.items()):
             if now - session.heard_at > SILENT_S:
                 self._resting[name] = self._open.pop(name)
@@ -256,6 +268,10 @@ class Sessions:
         """What is known of the reads to come, also of sessions that rest."""
         resting = [session.rest() for session in self._resting.values() if session.dataset is dataset]
         return [*(session.course() for session in self._of(dataset)), *resting]
+
+    def datasets(self) -> set[int]:
+        """The ids of data sets that are read."""
+        return {session.dataset.id for session in (*self._open.values(), *self._resting.values())}
 
     def positions(self) -> dict[tuple[str, int], int]:
         """How far each session is, by name and epoch."""

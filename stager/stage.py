@@ -12,9 +12,10 @@ from queue import SimpleQueue
 from statistics import median
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from stager.config import FETCH_BYTES_IN_FLIGHT, FETCHES_IN_FLIGHT, OBJECT_BYTES_MAX
 from stager.errors import SampleError, SourceBusy, SourceError
-from stager.manifest import Manifest
 from stager.model import (
     Fetched,
     ObjectInfo,
@@ -26,6 +27,7 @@ from stager.model import (
     Source,
     checksum_of,
 )
+from stager.records import Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,8 @@ class _Work:
 
     source: Source
     recipe: Recipe
-    manifest: Manifest
     samples: Sequence[int]
+    tags: Sequence[int]
     infos: Sequence[ObjectInfo]
     shard: ShardWriter | None
     progress: Callable[[int], None]
@@ -218,9 +220,7 @@ class _Work:
         began = time.perf_counter()
         number = self.samples[at]
         arrays = self.recipe.prepare(data)
-        checksum = checksum_of(
-            int(self.manifest.tags[number]), self.header.recipe, self.header.fields, arrays
-        )
+        checksum = checksum_of(self.tags[at], self.header.recipe, self.header.fields, arrays)
         row = len(self.rows)
         if self.shard is not None:
             try:
@@ -247,7 +247,8 @@ def build_shard(
     dataset: str,
     source: Source,
     recipe: Recipe,
-    manifest: Manifest,
+    manifest: str,
+    records: Records,
     samples: Sequence[int],
     pools: Pools,
     progress: Callable[[int], None],
@@ -261,11 +262,12 @@ def build_shard(
     The first sample is asked for in its `turn`, which is left then. `room_bytes` are reserved for the file.
     """
     turn = turn or Turn()
-    header = ShardHeader(dataset, manifest.digest, recipe.digest, recipe.fields)
+    header = ShardHeader(dataset, manifest, recipe.digest, recipe.fields)
     with ExitStack() as stack:
         shard = path and stack.enter_context(shard_format.begin(path, header, len(samples), room_bytes))
-        infos = manifest.infos(samples)
-        work = _Work(source, recipe, manifest, samples, infos, shard or None, progress, is_urgent, header)
+        infos = records.infos(samples)
+        tags = records.values("tag", np.asarray(samples, dtype=np.int64)).tolist()
+        work = _Work(source, recipe, samples, tags, infos, shard or None, progress, is_urgent, header)
         turn.wait()
         pools.begin(work)
         turn.leave()
@@ -294,7 +296,7 @@ def _known(work: _Work, at: int, error: BaseException) -> SampleError | SourceEr
     """What went wrong with one sample. A bug of ours is that sample's failure, not the job's."""
     if isinstance(error, SampleError | SourceError):
         return error
-    return SampleError("corrupt", f"{work.manifest.key(work.samples[at])}: {type(error).__name__}: {error}")
+    return SampleError("corrupt", f"{work.infos[at].key}: {type(error).__name__}: {error}")
 
 
 def _reason(error: SampleError | SourceError) -> tuple[str, str]:

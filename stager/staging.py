@@ -1,8 +1,7 @@
 """The one loop that owns all state: it hears of jobs, readers and workers, decides, and acts."""
 
 import logging
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from stager.cache import Cache, Dataset, Failure
+from stager.cache import Cache
 from stager.check import drop_bad_shards
+from stager.clock import Clock
 from stager.dataset import DatasetSpec
 from stager.durable import Durable, DurableQueue
 from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
@@ -20,14 +20,17 @@ from stager.evictor import Evictor
 from stager.index import is_failed, is_resident
 from stager.job import Job, Mask
 from stager.jobs import Jobs
+from stager.leases import Leases
 from stager.model import Numbers
+from stager.open_dataset import Dataset, Failure
 from stager.rows import ShardRow
+from stager.scan import Scan
 from stager.sessions import NEAR_SAMPLES, Sessions
 from stager.tasks import SHARD_OVERHEAD_BYTES, Outcome, Piece, Task, Tasks
 from stager.transients import Transients
 from stager.wants import Wants
 from stager.why import reasons_of
-from stager.workers import Answer
+from stager.workers import Answer, Pool, WorkerPool
 
 log = logging.getLogger("stager")
 
@@ -36,6 +39,7 @@ NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging wa
 REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room,
 REACH_MIN: Final = 32  # or so many samples: two small batches
 REFILL_EVERY_S: Final = 5.0
+STALE_EVERY_S: Final = 5.0  # rows that no version has which counts are looked for so often
 STOP_S: Final = 10.0
 OPEN_AHEAD: Final = 8  # sources; to open one of S3 takes a tenth of a second
 NONE: Final = np.zeros(0, dtype=np.int64)
@@ -44,19 +48,27 @@ NONE: Final = np.zeros(0, dtype=np.int64)
 class Staging:
     """Everything a cache is asked to stage. All of it belongs to the loop's thread."""
 
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
+    def __init__(
+        self,
+        cache: Cache,
+        make_pool: Callable[[Events, Clock], Pool] = WorkerPool,
+        make_disk: Callable[[Cache, Events], DurableQueue] = DurableQueue,
+    ) -> None:
+        """`make_pool`, `make_disk`: whoever does tasks and makes files durable; a test has its own."""
+        self.cache, self._clock = cache, cache.clock
         self.stopping = False
         self.events = Events()
-        self.sessions = Sessions()
+        self.sessions = Sessions(self._clock)
+        self.leases = Leases(cache.catalog, self._clock)
         self._transients = Transients(cache, self.sessions)
-        self._tasks = Tasks(cache, self._transients, self.events)
+        self._tasks = Tasks(cache, self._transients, make_pool(self.events, self._clock), self._can_relist)
         self.jobs = Jobs(cache, self._tasks)
         self._evictor = Evictor(cache, self.sessions, self._tasks.mean_row_bytes, self.jobs.wanted)
-        self._wants = Wants()
-        self._disk = DurableQueue(cache, self.events)
-        self._refill_at = time.monotonic() + REFILL_EVERY_S
-        self._pins: dict[tuple[int, str], set[int]] = {}  # (data set id, manifest) -> samples
+        self._wants = Wants(self._clock)
+        self._disk = make_disk(cache, self.events)
+        self._refill_at = self._clock.now() + REFILL_EVERY_S
+        self._stale_at = self._clock.now() + STALE_EVERY_S
+        self._pins: dict[int, set[int]] = {}  # data set id -> samples
 
     # The loop
 
@@ -69,6 +81,8 @@ class Staging:
         self._wants.answer()  # before what has just come is dropped again, or makes room
         self.sessions.end_silent()
         self._transients.drop_passed()
+        self._give_back_now_and_then()
+        self._tasks.begin_scans()
         while not self.stopping and self._dispatch():
             pass
         self._wants.answer()
@@ -84,6 +98,26 @@ class Staging:
             if answered is not None:
                 self._ended(answered)
 
+    def _give_back_now_and_then(self) -> None:
+        if self._clock.now() >= self._stale_at and self.leases.are_known:
+            self._stale_at = self._clock.now() + STALE_EVERY_S
+            self.give_back_stale()
+
+    def give_back_stale(self) -> None:
+        """Give back rows of samples that have gone from the source, and that nobody reads any more."""
+        self.cache.departures.files.settle()
+        self.cache.departures.give_back_stale(self.leases.held(), self._in_use())
+
+    def _in_use(self) -> set[int]:
+        """The ids of data sets that jobs, tasks or readers have something to do with."""
+        parts = (self.jobs, self._tasks, self._disk, self._transients, self._wants, self.sessions)
+        return set().union(*(part.datasets() for part in parts))
+
+    def _can_relist(self, name: str) -> bool:
+        """Whether nobody uses the numbers that a data set's samples have now."""
+        ids = {dataset.id for dataset in self.cache.of_name(name)}
+        return self.leases.are_known and name not in self.leases.held() and ids.isdisjoint(self._in_use())
+
     def warm_up(self, specs: Iterable[DatasetSpec]) -> None:
         """Have workers ready before the first task, and the sources of the first data sets open."""
         self._tasks.pool.start(list(specs)[:OPEN_AHEAD])
@@ -92,8 +126,8 @@ class Staging:
         """Stop staging; finish what has been built. Jobs of a service stay, and go on at the next start."""
         self.stopping = True
         self._tasks.stop()
-        deadline = time.monotonic() + STOP_S
-        while len(self._disk) and time.monotonic() < deadline:
+        deadline = self._clock.now() + STOP_S
+        while len(self._disk) and self._clock.now() < deadline:
             self.step(0.1)
         self._wants.fail_all(NoService("the service is stopping", hint="start it again: stager serve"))
         self.jobs.stop()
@@ -134,15 +168,13 @@ class Staging:
 
     def pin_again(self, lost: Iterable[ShardRow]) -> None:
         """These were corrupt: what comes in the place of pinned ones is pinned, too."""
-        manifests = {dataset.id: dataset.record.manifest for dataset in self.cache.datasets.values()}
         for shard in lost:
-            if shard.is_pinned and shard.dataset in manifests:
-                name = (shard.dataset, manifests[shard.dataset])
-                self._pins.setdefault(name, set()).update(shard.samples[shard.samples >= 0].tolist())
+            if shard.is_pinned:
+                self._pins.setdefault(shard.dataset, set()).update(shard.samples[shard.samples >= 0].tolist())
 
     def unpin(self, dataset: Dataset) -> None:
         """What is to come is not to be pinned any more."""
-        self._pins.pop((dataset.id, dataset.record.manifest), None)
+        self._pins.pop(dataset.id, None)
 
     def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
         return self._wants.last.get((dataset.id, number))
@@ -155,7 +187,7 @@ class Staging:
 
     def room_for(self, dataset: Dataset) -> int:
         """How many samples of a data set the budget has room for."""
-        return self._tasks.samples_that_fit(dataset, len(dataset.manifest))
+        return self._tasks.samples_that_fit(dataset, dataset.count)
 
     def planned(self, dataset: Dataset, samples: Numbers) -> Mask:
         """Which of these samples a task, a job or a reader's order has."""
@@ -175,7 +207,7 @@ class Staging:
         for session in self.sessions.by_need():
             dataset = session.dataset
             largest = tasks.samples_that_fit(dataset, tasks.shard_samples_max(dataset))
-            reach = len(dataset.manifest)
+            reach = dataset.count
             if largest < NEAR_SAMPLES and largest < len(session.order) - session.cursor:
                 # What is staged ahead takes the place of what is kept: go no further than a part of it.
                 largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
@@ -192,13 +224,14 @@ class Staging:
 
     def _next_hot(self) -> Piece | None:
         """What was read lately and is not resident any more, once nobody needs anything and there is room."""
-        if self.sessions.by_need() or time.monotonic() < self._refill_at:
+        if self.sessions.by_need() or self._clock.now() < self._refill_at:
             return None
-        self._refill_at = time.monotonic() + REFILL_EVERY_S
+        self._refill_at = self._clock.now() + REFILL_EVERY_S
         for dataset in self.cache.datasets.values():
             words = dataset.index.words
             cold = is_resident(words) | is_failed(words) | self._tasks.in_flight(dataset)
-            hot = dataset.reads.hottest(~cold, self._tasks.shard_samples_max(dataset), time.time())
+            cold |= ~dataset.manifest.has(dataset.count)  # what has gone from the source cannot be had
+            hot = dataset.reads.hottest(~cold, self._tasks.shard_samples_max(dataset), self._clock.wall())
             if len(hot) and self._tasks.samples_that_fit(dataset, len(hot)) == len(hot):
                 return Piece(dataset, hot, dataset.choose_format("auto")[0])
         return None
@@ -234,7 +267,10 @@ class Staging:
             if task.dataset is not None:
                 self._built(task, outcome.result)
             elif task.job is not None and task.path is not None:
-                self.jobs.scanned(task.job, task.path) if not task.job.ended else task.path.unlink()
+                if task.job.ended:
+                    Scan(task.path).unlink()
+                else:
+                    self.jobs.scanned(task.job, task.path, outcome.result)
         except Exception as caught:  # a bug that one job runs into must not end all others
             error = known_error(caught, str(self.cache.directory))
             if not isinstance(caught, StagerError | OSError):
@@ -264,20 +300,13 @@ class Staging:
 
     def _built(self, task: Task, result: Mapping[str, Any]) -> None:
         """A shard is complete under its final name (or was only measured)."""
-        assert task.dataset is not None
-        dataset = self.cache.datasets[task.dataset.name]
+        dataset = task.dataset
+        assert dataset is not None
         if task.path is not None:
-            if dataset.record.recipe != task.dataset.record.recipe:
-                task.path.unlink(missing_ok=True)  # the recipe has changed meanwhile
-                return
             staged = np.asarray(result["samples"], dtype=np.int64)
             if len(staged):
-                now = task.dataset.manifest.numbers_in(dataset.manifest, staged)
-                self._publish(dataset, task, now, result["size_bytes"])
-            failed = np.asarray([sample for sample, *_ in result["failed"]], dtype=np.int64)
-            now = task.dataset.manifest.numbers_in(dataset.manifest, failed)
-            told = zip(now.tolist(), result["failed"], strict=True)
-            failures = [Failure(sample, *why) for sample, (_, *why) in told if sample >= 0]
+                self._publish(dataset, task, staged, result["size_bytes"])
+            failures = [Failure(*failed) for failed in result["failed"]]
             self.cache.record_failures(dataset, failures)
             self.jobs.left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
         self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
@@ -286,7 +315,7 @@ class Staging:
 
     def _publish(self, dataset: Dataset, task: Task, samples: Numbers, size_bytes: int) -> None:
         """Show a shard to the readers at once; make it durable right behind."""
-        row = ShardRow(task.shard, dataset.id, task.format, size_bytes, samples, False, time.time())
+        row = ShardRow(task.shard, dataset.id, task.format, size_bytes, samples, False, self._clock.wall())
         if task.is_transient:
             self._transients.publish(dataset, row)
             return
@@ -296,27 +325,21 @@ class Staging:
 
     def _durable(self, event: Durable) -> None:
         """Only now the shard counts as staged."""
-        row = event.row
+        row, dataset = event.row, event.dataset
         self._disk.done(event)
-        dataset = self.cache.datasets[event.dataset.name]
-        if dataset.record.recipe != event.dataset.record.recipe:
-            dataset = event.dataset  # the name has another recipe by now: the shard belongs to the old one
-        elif dataset is not event.dataset:  # a new manifest came in between
-            now = event.dataset.manifest.numbers_in(dataset.manifest, row.samples)
-            row = replace(row, samples=np.where(row.samples < 0, -1, now))
-            self.cache.publish(dataset, row)
         samples = row.samples[row.samples >= 0]
         try:
             if event.error is not None:  # never sync again: the kernel may call lost pages clean
                 told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
                 raise CacheError(told, hint="check the disk, then run it again")
             is_asked = bool(self.jobs.waiting(dataset, samples).any())
-            pins = self._pins.get((dataset.id, dataset.record.manifest), set())
+            pins = self._pins.get(dataset.id, set())
             is_pinned = not pins.isdisjoint(samples.tolist())
             self.cache.catalog.add_shard(replace(row, is_asked=is_asked, is_pinned=is_pinned))
             pins.difference_update(samples.tolist())
         except CacheError as error:
-            self.cache.drop_unrecorded(dataset, row)
+            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
+            self.cache.budget.used_bytes -= row.bytes
             self._give_up(dataset, samples, error)
             return
         about = (dataset.name, row.number, len(samples), row.bytes)

@@ -48,8 +48,9 @@ class Subset:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A subset of one manifest: sample numbers in rising order, and the drawn classes, sorted."""
+    """A subset of one manifest: its places in rising order, their samples, and the drawn classes, sorted."""
 
+    places: Numbers
     numbers: Numbers
     classes: tuple[str, ...]
 
@@ -87,10 +88,10 @@ def draw(manifest: Manifest, subset: Subset) -> Drawn:
     wanted &= is_drawn[manifest.labels]
     if subset.where is not None:
         wanted &= select(manifest, subset.where)
-    numbers = np.flatnonzero(wanted)
+    places = np.flatnonzero(wanted)
     if subset.per_class is not None or subset.fraction is not None:
-        numbers = _part(manifest, numbers, subset)
-    return Drawn(numbers, tuple(manifest.classes[label] for label in labels))
+        places = _part(manifest, places, subset)
+    return Drawn(places, manifest.numbers[places], tuple(manifest.classes[label] for label in labels))
 
 
 def _split(manifest: Manifest, name: str) -> int:
@@ -124,10 +125,10 @@ def _classes(manifest: Manifest, subset: Subset, present: npt.NDArray[np.int32])
     return np.sort(np.asarray([label_of[name] for name in subset.classes], dtype=np.int32))
 
 
-def _part(manifest: Manifest, numbers: Numbers, subset: Subset) -> Numbers:
+def _part(manifest: Manifest, places: Numbers, subset: Subset) -> Numbers:
     """Of each class the samples with the lowest ranks."""
-    ranks = mix(manifest.key_hashes[numbers], subset.seed)
-    labels = manifest.labels[numbers]
+    ranks = mix(manifest.key_hashes[places], subset.seed)
+    labels = manifest.labels[places]
     order = np.lexsort((ranks, labels))
     sorted_labels = labels[order]
     starts = (
@@ -140,9 +141,9 @@ def _part(manifest: Manifest, numbers: Numbers, subset: Subset) -> Numbers:
     if subset.fraction is not None:
         limits = np.ceil(limits * subset.fraction).astype(np.int64)
     if subset.per_class is not None:
-        limits = np.minimum(limits, min(subset.per_class, len(numbers)))
-    place = np.arange(len(order)) - np.repeat(starts, counts)
-    return np.sort(numbers[order[place < np.repeat(limits, counts)]])
+        limits = np.minimum(limits, min(subset.per_class, len(places)))
+    rank = np.arange(len(order)) - np.repeat(starts, counts)
+    return np.sort(places[order[rank < np.repeat(limits, counts)]])
 
 
 def mix(hashes: Hashes, seed: int) -> Hashes:

@@ -1,9 +1,8 @@
 """What the workers do now: scans and shards, given out, watched, and given out again when a worker dies."""
 
 import logging
-import time
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,16 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from stager import errors
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.config import SHARD_BYTES, STALL_S
-from stager.dataset import DatasetSpec
+from stager.dataset import DatasetSpec, manifest_path
 from stager.errors import SourceBusy, StagerError
-from stager.events import Events
 from stager.index import is_failed, is_resident
 from stager.job import Job, Mask
-from stager.model import Numbers
+from stager.model import Numbers, grown
+from stager.open_dataset import Dataset
+from stager.scan import Scan
 from stager.transients import Transients
-from stager.workers import WorkerPool, WorkerProcess
+from stager.workers import Pool, WorkerProcess
 
 log = logging.getLogger("stager")
 
@@ -76,24 +76,49 @@ class Outcome:
 class Tasks:
     """Gives tasks to workers and keeps track of which samples are in one."""
 
-    def __init__(self, cache: Cache, transients: Transients, events: Events) -> None:
-        self.cache, self.transients = cache, transients
-        self.pool = WorkerPool(events)
+    def __init__(
+        self, cache: Cache, transients: Transients, pool: Pool, can_relist: Callable[[str], bool]
+    ) -> None:
+        """`can_relist`: nobody uses the numbers that a data set's samples have now."""
+        self.cache, self.transients, self.pool = cache, transients, pool
+        self._can_relist = can_relist
         self._open: dict[int, Task] = {}
         self._urgent: list[Piece] = []  # the nearest first
         self._suspects: list[Piece] = []  # one sample each
-        self._in_flight: dict[tuple[int, str], Mask] = {}  # data set id, manifest -> samples in a task
+        self._scans_to_come: list[tuple[Job, int]] = []  # and how often each was tried
+        self._in_flight: dict[int, Mask] = {}  # data set id -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
         self._last = 0
 
     # Giving out
 
     def scan(self, job: Job, tries: int = 1) -> None:
-        """Have a source listed; the manifest is written to a scratch file."""
+        """Have a source listed, once no other scan of the data set is under way."""
+        self._scans_to_come.append((job, tries))
+        self.begin_scans()
+
+    def begin_scans(self) -> None:
+        """Give out the scans that can begin: of a data set one after the other."""
+        for job, tries in list(self._scans_to_come):
+            name = job.request.spec.name
+            if job.ended:
+                self._scans_to_come.remove((job, tries))
+            elif not any(task.dataset is None and task.spec.name == name for task in self._open.values()):
+                self._scans_to_come.remove((job, tries))
+                self._begin_scan(job, tries)
+
+    def _begin_scan(self, job: Job, tries: int) -> None:
         self._last += 1
         path = self.cache.scratch / f"scan-{self._last}"
         task = Task(self._last, job.request.spec, job, path=path, tries=tries)
-        self._send(task, {"kind": "scan", "path": str(path)})
+        name = job.request.spec.name
+        relist = self.cache.is_outgrown(name) and self._can_relist(name)
+        known = self.cache.known(name)
+        message: dict[str, Any] = {"kind": "scan", "path": str(path), "known": None}
+        if known is not None:
+            manifest = manifest_path(known.directory, known.record.manifest, known.record.lineage)
+            message["known"] = {**_list_of(known), "manifest": str(manifest), "relist": relist}
+        self._send(task, message)
 
     def build(self, piece: Piece, plan_of: Job | None = None, is_transient: bool = False) -> None:
         """Have one shard built; raise NoSpace if there is no room. A job that stops at a plan writes none."""
@@ -103,7 +128,8 @@ class Tasks:
         task.for_reader, task.is_suspect, task.is_transient = piece.for_reader, piece.is_suspect, is_transient
         message: dict[str, Any] = {
             "kind": "build",
-            "manifest": str(self.cache.manifest_of(dataset)),
+            "manifest": dataset.record.manifest,
+            "list": _list_of(dataset),
             "samples": samples.tolist(),
             "format": piece.format,
             "urgent": piece.for_reader,
@@ -149,14 +175,18 @@ class Tasks:
     def _next(self, waiting: list[Piece]) -> Piece | None:
         while waiting:
             piece = waiting.pop(0)
-            if self.cache.datasets.get(piece.dataset.name) is not piece.dataset:
-                continue  # it was scanned anew: whoever needs them has drawn them anew
+            if not self.cache.is_open(piece.dataset):
+                continue  # nobody can wait for them any more
             words = piece.dataset.index.words[piece.samples]
             missing = ~is_resident(words) & ~is_failed(words)
             missing &= ~self.in_flight(piece.dataset)[piece.samples]
             if missing.any():
                 return replace(piece, samples=piece.samples[missing])
         return None
+
+    def may_adopt(self, scan: Scan, job: Job) -> bool:
+        """Whether a scan can become the newest version now: a list that is made anew must have no users."""
+        return not len(scan.read_joins().moved) or self._can_relist(job.request.spec.name)
 
     def _send(self, task: Task, message: dict[str, Any]) -> None:
         self._open[task.id] = task
@@ -166,7 +196,7 @@ class Tasks:
 
     def answered(self, worker: WorkerProcess, message: Mapping[str, Any]) -> Outcome | None:
         """Take a worker's message; a task that is over has an outcome."""
-        worker.heard_at = time.monotonic()
+        worker.heard_at = self.cache.clock.now()
         task = self._open.get(message["task"])
         if task is None:
             return None
@@ -220,7 +250,7 @@ class Tasks:
         """Leave workers behind that have been silent for long: most likely they hang in their source."""
         outcomes = []
         for worker in list(self.pool.workers):
-            if worker.tasks and time.monotonic() - worker.heard_at > STALL_S:
+            if worker.tasks and self.cache.clock.now() - worker.heard_at > STALL_S:
                 self.pool.drop(worker)
                 for task in self._take_from(worker):
                     silent = SourceBusy(
@@ -251,7 +281,7 @@ class Tasks:
         """Remove what a task that came to nothing may have left, under either name."""
         if task.path is not None:
             self._scratch(task).unlink(missing_ok=True)
-            task.path.unlink(missing_ok=True)
+            Scan(task.path).unlink() if task.dataset is None else task.path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """End all workers; what they had under way is worth nothing."""
@@ -264,10 +294,14 @@ class Tasks:
 
     def in_flight(self, dataset: Dataset) -> Mask:
         """Which samples of a data set are in a task."""
-        name = (dataset.id, dataset.record.manifest)
-        if name not in self._in_flight:
-            self._in_flight[name] = np.zeros(len(dataset.manifest), dtype=np.bool_)
-        return self._in_flight[name]
+        known = self._in_flight.get(dataset.id, np.zeros(0, dtype=np.bool_))
+        self._in_flight[dataset.id] = known = grown(known, dataset.count, False)
+        return known
+
+    def datasets(self) -> set[int]:
+        """The ids of data sets that have a task, or samples that wait for one."""
+        pieces = (piece.dataset.id for piece in (*self._urgent, *self._suspects))
+        return {task.dataset.id for task in self._open.values() if task.dataset is not None} | set(pieces)
 
     def under_way(self, dataset: Dataset) -> int:
         """Samples that are prepared but whose shard is not complete."""
@@ -276,6 +310,8 @@ class Tasks:
     def paths(self) -> set[Path]:
         """Files that may be there and that the catalog does not have."""
         named = {task.path for task in self._open.values() if task.path is not None}
+        for path in [task.path for task in self._open.values() if task.dataset is None and task.path]:
+            named |= {Scan(path).segment, Scan(path).joins}
         return named | {self._scratch(task) for task in self._open.values()}
 
     def mean_row_bytes(self, dataset: Dataset) -> float:
@@ -300,6 +336,12 @@ class Tasks:
         if task.is_transient and task.path is not None:
             return task.path.with_suffix(".scratch")  # a rename stays in one file system
         return self.cache.scratch / f"shard-{task.shard:08x}"
+
+
+def _list_of(dataset: Dataset) -> dict[str, Any]:
+    """Where a worker finds a data set's samples."""
+    record = dataset.record
+    return {"directory": str(dataset.directory), "lineage": record.lineage, "segments": record.segments}
 
 
 _EMPTY: Final[dict[str, Any]] = {

@@ -2,15 +2,15 @@
 
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.errors import NoSpace
 from stager.eviction import NEVER
 from stager.model import Numbers, digest_of
+from stager.open_dataset import Dataset
 from stager.rows import ShardRow
 from stager.sessions import Need, Sessions
 from stager.shards import FORMATS
@@ -88,7 +88,7 @@ class Transients:
     def publish(self, dataset: Dataset, row: ShardRow) -> None:
         """Show a complete shard to the readers."""
         path = self.path_of(row.number, row.format)
-        self._cache.path_of(dataset, row).symlink_to(path)
+        dataset.path_of(row).symlink_to(path)
         self._cache.in_memory.add(row.number)
         self._cache.publish(dataset, row)
         self._shards[row.number] = Transient(dataset, row, path)
@@ -100,12 +100,16 @@ class Transients:
         """
         for shard in list(self._shards.values()):
             need = self._need(shard)
-            is_new = time.time() - shard.row.created_at < READ_WITHIN_S
+            is_new = self._cache.clock.wall() - shard.row.created_at < READ_WITHIN_S
             if need is not None and need.distance == NEVER and not is_new:
                 self._drop(shard)
 
+    def datasets(self) -> set[int]:
+        """The ids of data sets that have shards here."""
+        return {shard.dataset.id for shard in self._shards.values()}
+
     def links(self) -> set[Path]:
-        return {self._cache.path_of(shard.dataset, shard.row) for shard in self._shards.values()}
+        return {shard.dataset.path_of(shard.row) for shard in self._shards.values()}
 
     def close(self) -> None:
         for shard in list(self._shards.values()):
@@ -115,7 +119,5 @@ class Transients:
     def _drop(self, shard: Transient) -> None:
         del self._shards[shard.row.number]
         self._cache.in_memory.discard(shard.row.number)
-        self._cache.unpublish(shard.dataset, shard.row)
-        self._cache.path_of(shard.dataset, shard.row).unlink(missing_ok=True)
-        shard.path.unlink(missing_ok=True)
-        self._sessions.lost(shard.dataset, shard.row.samples[shard.row.samples >= 0])
+        gone = self._cache.departures.take_back(shard.dataset, shard.row, shard.dataset.path_of(shard.row))
+        self._sessions.lost(shard.dataset, gone)

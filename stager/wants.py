@@ -1,20 +1,20 @@
 """Readers that wait: what for, until when, and the answer they get."""
 
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from stager.cache import Dataset
+from stager.clock import Clock
 from stager.errors import StagerError
 from stager.index import is_failed, is_resident
 from stager.model import Numbers
+from stager.open_dataset import Dataset
 
 LAST_KEPT: Final = 100_000
 
-Answer = dict[str, Any]  # {"pending": [...], "reasons": {sample: reason}}
+Answer = dict[str, Any]  # {"pending": [...], "reasons": {sample: reason}, "failed": [...]}
 
 
 @dataclass(slots=True)
@@ -28,17 +28,24 @@ class Want:
     since: float
     answer: "Future[Answer]"
 
+    def failed(self) -> list[int]:
+        """Those of its samples that cannot be had."""
+        numbers = np.fromiter(self.reasons, dtype=np.int64)
+        found: list[int] = numbers[is_failed(self.dataset.index.words[numbers])].tolist()
+        return found
+
 
 class Wants:
     """All readers that wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._open: list[Want] = []
         self.last: dict[tuple[int, int], dict[str, Any]] = {}  # (data set id, sample) -> its last miss
 
     def add(self, dataset: Dataset, reasons: dict[int, str], wait_s: float) -> "Future[Answer]":
         """Wait for the samples that `reasons` has, each with why it is missing."""
-        now = time.monotonic()
+        now = self._clock.now()
         want = Want(dataset, set(reasons), reasons, now + wait_s, now, Future())
         want.answer.set_running_or_notify_cancel()  # from now on it can only be answered
         self._open.append(want)
@@ -46,7 +53,7 @@ class Wants:
 
     def answer(self) -> None:
         """Answer those who have all they wait for, or whose time is up."""
-        now = time.monotonic()
+        now = self._clock.now()
         for want in list(self._open):
             if want.waiting:
                 numbers = np.fromiter(want.waiting, dtype=np.int64)
@@ -55,16 +62,22 @@ class Wants:
             if not want.waiting or now >= want.until:
                 self._open.remove(want)
                 self._remember(want)
-                want.answer.set_result({"pending": sorted(want.waiting), "reasons": want.reasons})
+                want.answer.set_result(
+                    {"pending": sorted(want.waiting), "reasons": want.reasons, "failed": want.failed()}
+                )
 
     def _remember(self, want: Want) -> None:
-        wait_s = round(time.monotonic() - want.since, 3)
+        wait_s = round(self._clock.now() - want.since, 3)
         for number, reason in want.reasons.items():
-            about = {"outcome": "miss", "reason": reason, "at": time.time(), "wait_s": wait_s}
+            about = {"outcome": "miss", "reason": reason, "at": self._clock.wall(), "wait_s": wait_s}
             self.last.pop((want.dataset.id, number), None)
             self.last[want.dataset.id, number] = about
         while len(self.last) > LAST_KEPT:
             del self.last[next(iter(self.last))]
+
+    def datasets(self) -> set[int]:
+        """The ids of data sets that somebody waits for."""
+        return {want.dataset.id for want in self._open}
 
     def fail(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
         """Tell those who wait for any of these samples that they cannot be had now."""

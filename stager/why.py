@@ -4,10 +4,11 @@ import time
 
 import numpy as np
 
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.index import is_failed, is_resident, shard_of
 from stager.job import Mask
 from stager.model import Numbers
+from stager.open_dataset import Dataset
 
 _MEANS = {
     "late": "it is planned, and not staged yet",
@@ -27,7 +28,7 @@ def reasons_of(dataset: Dataset, missing: Numbers, planned: Mask, has_room: bool
 
 
 def explain(cache: Cache, dataset: Dataset, number: int, planned: Mask, has_room: bool) -> str:
-    """One sentence about one sample."""
+    """One sentence about one sample, by its number."""
     word = dataset.index.words[number : number + 1]
     if is_resident(word)[0]:
         shard = int(shard_of(word)[0])

@@ -24,10 +24,12 @@ from stager.budget import check_free
 from stager.dataset import DatasetSpec
 from stager.errors import known_error
 from stager.layouts import LAYOUTS
-from stager.manifest import Manifest, write_manifest
+from stager.manifest import Manifest
 from stager.model import Recipe, Source, canonical_json
 from stager.recipes import open_recipe
 from stager.recipes.resize import resizer_name
+from stager.records import Records
+from stager.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.shards import FORMATS
 from stager.sources import open_source
 from stager.stage import Pools, Turn, build_shard
@@ -47,7 +49,7 @@ class Worker:
         self._answers = answers
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
-        self._manifests: dict[str, Manifest] = {}
+        self._lists: dict[tuple[str, str], Records] = {}  # by directory and lineage
         self._turn = Turn()  # of the last shard
         self._turn.leave()
 
@@ -82,7 +84,12 @@ class Worker:
             self.say({"task": task["task"], "kind": "progress", "done": scanned})
 
         source, _ = self._opened(spec)
-        write_manifest(Path(task["path"]), LAYOUTS[spec.layout], source.scan(), progress)
+        known = NOTHING_KNOWN
+        if told := task["known"]:
+            records = self._records(told)
+            newest = Manifest.open(Path(told["manifest"]), records)
+            known = Known(records, newest, told["relist"])
+        write_manifest(Path(task["path"]), LAYOUTS[spec.layout], source.scan(), known, progress)
         return {}
 
     def _build(self, turn: Turn, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
@@ -107,7 +114,8 @@ class Worker:
                 spec.name,
                 source,
                 recipe,
-                self._manifest(task["manifest"]),
+                task["manifest"],
+                self._records(task["list"]),
                 task["samples"],
                 self.pools,
                 progress,
@@ -131,10 +139,14 @@ class Worker:
             self._open[name] = open_source(spec.source), open_recipe(spec.recipe)
         return self._open[name]
 
-    def _manifest(self, path: str) -> Manifest:
-        if path not in self._manifests:
-            self._manifests[path] = Manifest.open(Path(path))
-        return self._manifests[path]
+    def _records(self, told: Mapping[str, Any]) -> Records:
+        name = (told["directory"], told["lineage"])
+        known = self._lists.get(name)
+        if known is None or not set(told["segments"]) <= set(known.names):
+            known = self._lists[name] = Records.open(
+                Path(told["directory"]), told["lineage"], told["segments"]
+            )
+        return known
 
     def say(self, message: Mapping[str, Any]) -> None:
         with self._lock:

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
+from stager.clock import Clock
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
 from stager.dataset import DatasetSpec
 from stager.events import Events
@@ -26,8 +26,8 @@ class WorkerProcess:
     """One worker process and the tasks it has."""
 
     process: "subprocess.Popen[str]"
+    heard_at: float
     tasks: set[int] = field(default_factory=set)
-    heard_at: float = field(default_factory=time.monotonic)
 
     @property
     def stdin(self) -> IO[str]:
@@ -43,15 +43,36 @@ class Answer:
     message: Mapping[str, Any] | None
 
 
+class Pool(Protocol):
+    """Whoever does the tasks."""
+
+    size: int  # processes
+    threads: int  # of each, that prepare
+    workers: list[WorkerProcess]
+
+    def start(self, specs: Iterable[DatasetSpec]) -> None: ...
+
+    def free_slots(self) -> int:
+        """How many more tasks could be sent now."""
+
+    def send(self, task: Mapping[str, Any]) -> None:
+        """Have a task done. What comes of it is an `Answer` among the loop's events."""
+
+    def drop(self, worker: WorkerProcess) -> None:
+        """Do without a worker from now on."""
+
+    def stop(self) -> None: ...
+
+
 class WorkerPool:
     """As many processes as the cores want. They start with the first task; answers arrive on a queue."""
 
-    def __init__(self, answers: Events) -> None:
+    def __init__(self, answers: Events, clock: Clock) -> None:
         cores = len(os.sched_getaffinity(0))
         self.size = max(1, round(cores / THREADS_PER_WORKER))
         self.threads = -(-cores // self.size) + 1  # one waits for Python's lock as a rule, or for the disk
         self.workers: list[WorkerProcess] = []
-        self._answers = answers
+        self._answers, self._clock = answers, clock
 
     def start(self, specs: Iterable[DatasetSpec]) -> None:
         """Start all processes now, with these sources open: the first reader need not wait for them."""
@@ -71,7 +92,7 @@ class WorkerPool:
             self._start()
         worker = min(self.workers, key=lambda worker: len(worker.tasks))
         if not worker.tasks:
-            worker.heard_at = time.monotonic()
+            worker.heard_at = self._clock.now()
         worker.tasks.add(task["task"])
         _write(worker, task)
 
@@ -100,7 +121,7 @@ class WorkerPool:
             text=True,
             start_new_session=True,  # a Ctrl-C on the terminal is for the owner alone
         )
-        worker = WorkerProcess(process)
+        worker = WorkerProcess(process, self._clock.now())
         self.workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), name="listen", daemon=True).start()
 

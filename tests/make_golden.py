@@ -1,4 +1,4 @@
-"""Golden files: shards and an index as version 1 writes them. To add those of a new version, bump VERSION:
+"""Golden files: shards and an index as we write them today. To add those of a new version, bump it:
 
 .venv/bin/python tests/make_golden.py
 """
@@ -11,9 +11,10 @@ from stager.index import FAILED, IndexWriter, Words, pack_words
 from stager.model import Field, Row, ShardHeader, checksum_of, sample_tag
 from stager.shards import FORMATS
 
-VERSION = 1
+SHARD_VERSION, INDEX_VERSION = 1, 2
 GOLDEN = Path(__file__).with_name("golden")
 MANIFEST, RECIPE = "00112233445566778899aabbccddeeff", "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+LINEAGE = "fedcba98765432100123456789abcdef"
 FIELDS = (
     Field("image", "uint8", (2, 3, 3)),
     Field("patch", "float32", (None, 2)),
@@ -49,15 +50,15 @@ def golden_words() -> Words:
 
 
 def write_shard(directory: Path, name: str) -> Path:
-    path = directory / f"shard-v{VERSION}{FORMATS[name].suffix}"
+    path = directory / f"shard-v{SHARD_VERSION}{FORMATS[name].suffix}"
     FORMATS[name].write(path, golden_header(), golden_rows())
     return path
 
 
 def write_index(directory: Path) -> Path:
-    path = directory / f"index-v{VERSION}.index"
+    path = directory / f"index-v{INDEX_VERSION}.index"
     words = golden_words()
-    index = IndexWriter.open(path, len(words), MANIFEST, RECIPE, directory)
+    index = IndexWriter.open(path, len(words), LINEAGE, RECIPE, directory)
     index.publish(np.arange(len(words)), words)
     index.clear(np.array([3]))
     index.tell_gone()

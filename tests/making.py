@@ -8,16 +8,26 @@ import numpy as np
 from PIL import Image
 
 from stager.layouts import LAYOUTS
-from stager.manifest import Manifest, write_manifest
+from stager.manifest import Manifest
 from stager.model import ObjectInfo, encode_key
+from stager.records import Records, read_segment
+from stager.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 
 
 def manifest_of(path: Path, keys: Iterable[str], sizes: Mapping[str, int] | None = None) -> Manifest:
     """The manifest of objects with these keys, scanned in key order."""
     ordered = sorted(keys, key=encode_key)
     infos = [ObjectInfo(key, (sizes or {}).get(key, 100), f"v-{key[-4:]!a}") for key in ordered]
-    write_manifest(path, LAYOUTS["folder"], infos)
-    return Manifest.open(path)
+    return scanned(path, infos)
+
+
+def scanned(path: Path, infos: Iterable[ObjectInfo], known: Known = NOTHING_KNOWN) -> Manifest:
+    """The manifest of these objects, after what is known, with the records that go with it."""
+    write_manifest(path, LAYOUTS["folder"], infos, known)
+    records = Records("0" * 32, (), ()) if known.relist else known.records
+    if Scan(path).segment.exists():
+        records = records.plus(Scan(path).segment.name, read_segment(Scan(path).segment))
+    return Manifest.open(path, records)
 
 
 def jpeg(seed: int, width: int = 96, height: int = 72) -> bytes:

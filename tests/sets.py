@@ -20,6 +20,7 @@ from stager.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_
 from stager.job import ENDED
 from stager.manifest import Manifest
 from stager.model import checksum_of
+from stager.records import Records
 from stager.shards import FORMATS, open_shard
 
 # To crop without resizing needs no torch, which takes a worker seconds to import.
@@ -42,24 +43,25 @@ def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
     if not (directory / "dataset.json").exists():
         return {}
     record = DatasetRecord.read(directory)
-    manifest = Manifest.open(manifest_path(directory, record.manifest))
-    path = index_path(directory, record.recipe, record.manifest)
-    index = IndexReader(path, len(manifest), record.manifest, record.recipe)
+    records = Records.open(directory, record.lineage, record.segments)
+    manifest = Manifest.open(manifest_path(directory, record.manifest, record.lineage), records)
+    path = index_path(directory, record.recipe, record.lineage)
+    index = IndexReader(path, record.lineage, record.recipe)
     words = index.words.copy()
     found = {}
-    for number in np.flatnonzero(is_resident(words)).tolist():
+    for number in manifest.numbers[is_resident(words[manifest.numbers])].tolist():
         word = words[number : number + 1]
         suffix = FORMATS[FORMAT_NAMES[int(format_of(word)[0])]].suffix
         try:
             shard = open_shard(shard_path(directory, int(shard_of(word)[0]), suffix))
         except ShardGone:  # a service may take back what it could not write down: first out of the index
-            assert index.words[number] != word[0], manifest.key(number)
+            assert index.words[number] != word[0], records.key(number)
             continue
         row = int(row_of(word)[0])
         arrays = shard.row(row)
-        checksum = checksum_of(int(manifest.tags[number]), record.recipe, record.fields, arrays)
-        assert checksum == int(shard.checksums[row]), manifest.key(number)
-        found[manifest.key(number)] = arrays["image"].copy()
+        checksum = checksum_of(records.tag(number), record.recipe, record.fields, arrays)
+        assert checksum == int(shard.checksums[row]), records.key(number)
+        found[records.key(number)] = arrays["image"].copy()
     return found
 
 

@@ -68,10 +68,14 @@ def test_the_api_describes_itself_and_every_path_has_its_version(served: Place) 
 
 
 TOTALS = {"requests": 5, "hits": 3, "misses": 2, "wait_s": 0.5, "reasons": {"late": 1, "not_planned": 1}}
-REPORT = {"dataset": "pets", "session": "s", "process": "p", "length": 4, "epoch": None, "totals": TOTALS}
+VERSION = {"recipe": "", "lineage": ""}  # of the data set, filled in when it is asked for
+REPORT = {
+    **VERSION, "dataset": "pets", "session": "s", "process": "p", "length": 4, "epoch": None,
+    "totals": TOTALS,
+}  # fmt: skip
 ORDER = {
-    "session": "s", "manifest": "", "subset": {"classes": 1}, "shuffle": True, "seed": 1, "epoch": 0,
-    "rank": 0, "world_size": 1, "drop_last": False, "length": COUNT // 4, "start": 0,
+    **VERSION, "session": "s", "manifest": "", "subset": {"classes": 1}, "shuffle": True, "seed": 1,
+    "epoch": 0, "rank": 0, "world_size": 1, "drop_last": False, "length": COUNT // 4, "start": 0,
 }  # fmt: skip
 PREFETCH = {"dataset": "pets", "subset": {"classes": 2}, "format": "lmdb", "stop_after": "plan"}
 JOB = {"id", "dataset", "state", "done", "wanted", "rate", "eta_s", "staged", "already", "failed", "error"}
@@ -79,15 +83,16 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the 
     ("GET", "/v1/status", None, {"service", "budget", "datasets", "jobs"}),
     ("GET", "/v1/stats", None, {"datasets", "sessions"}),
     ("GET", "/v1/datasets", None, {"name", "samples", "resident", "failed", "bytes", "format", "source"}),
-    ("GET", "/v1/datasets/{name}", None, {"name", "directory", "manifest", "recipe"}),
+    ("GET", "/v1/datasets/{name}", None, {"name", "directory", "manifest", "recipe", "lineage"}),
     ("GET", "/v1/datasets/{name}/failures", None, set()),
     ("GET", "/v1/datasets/{name}/classes", None, {"class", "samples", "resident"}),
     (
         "POST",
         "/v1/datasets/{name}/want",
-        {"manifest": "", "samples": [0, 3], "wait_s": 5},
-        {"pending", "reasons"},
+        {**VERSION, "samples": [0, 3], "wait_s": 5},
+        {"pending", "reasons", "failed"},
     ),
+    ("POST", "/v1/datasets/{name}/hello", {**VERSION, "manifest": "", "session": "s"}, set()),
     ("POST", "/v1/datasets/{name}/why", {"sample": "0"}, {"index", "key", "resident", "why", "last"}),
     ("POST", "/v1/sessions", {"session": "nobody", "position": 3}, {"knows_order"}),
     ("GET", "/v1/datasets/{name}/reads", None, {"dataset", "reads", "sample_bytes"}),
@@ -105,13 +110,19 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the 
 ]
 
 
+def opened(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+    """The body with the version that the data set has."""
+    found = service.get("/datasets/pets")
+    return {**body, **{name: found[name] for name in ("recipe", "lineage", "manifest") if name in body}}
+
+
 @pytest.mark.parametrize(("method", "path", "body", "has"), CALLS, ids=[f"{c[0]} {c[1]}" for c in CALLS])
 def test_every_path_answers_as_documented(
     method: str, path: str, body: Any, has: set[str], served: Place
 ) -> None:
     service = Service(served.socket)
-    if body and "manifest" in body:
-        body = {**body, "manifest": service.get("/datasets/pets")["manifest"]}
+    if body and "lineage" in body:
+        body = opened(service, body)
     name = "free" if path.endswith("evict") else "pets"
     url = path.format(name=name, job=service.get("/status")["jobs"][0]["id"])
     status, answer = ask(served.socket, method, url, None if body is None else json.dumps(body).encode())
@@ -160,8 +171,9 @@ RECIPE = {"kind": "image", "resize": 40, "crop": 32, "encode": "raw", "quality":
 SPEC = {"name": "fuzz", "source": SOURCE, "layout": "folder", "recipe": RECIPE}
 # What is sent is one of these, with one or two of its values replaced.
 GOOD: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/datasets/pets/want", {"manifest": "right", "samples": [0, 3], "corrupt": [1], "wait_s": 0.01}),
-    ("/v1/datasets/pets/sessions", {**ORDER, "manifest": "right"}),
+    ("/v1/datasets/pets/want", {**VERSION, "samples": [0, 3], "corrupt": [1], "wait_s": 0.01}),
+    ("/v1/datasets/pets/sessions", ORDER),
+    ("/v1/datasets/pets/hello", {**VERSION, "manifest": "", "session": "s"}),
     ("/v1/datasets/pets/evict", SUBSET),
     ("/v1/datasets/pets/pin", {"subset": SUBSET, "pinned": True}),
     ("/v1/reports", REPORT),
@@ -192,8 +204,8 @@ def test_no_body_breaks_the_service_and_bad_ones_get_our_error(
     path: str, good: dict[str, Any], served: Place
 ) -> None:
     service = Service(served.socket)
-    if "manifest" in good:
-        good = {**good, "manifest": service.get("/datasets/pets")["manifest"]}
+    if "lineage" in good:
+        good = opened(service, good)
 
     @settings(
         max_examples=FUZZ,

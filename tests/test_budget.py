@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from images import encode, natural
-from making import image_folder
+from making import image_folder, scanned
 from mounts import small_disk
 from running import Place
 from stager.control import Service
 from stager.dataset import DatasetSpec
-from stager.layouts import LAYOUTS
-from stager.manifest import write_manifest
 from stager.model import SourceSpec
 from stager.recipes import check_recipe
+from stager.scan import Scan
 from stager.sources import open_source
 
 MB = 1_000_000
@@ -128,7 +127,8 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
 ) -> None:
     slow_folder(tmp_path / "source", 1, 4)
     source = SourceSpec(str(tmp_path / "source"))
-    write_manifest(tmp_path / "manifest", LAYOUTS["folder"], open_source(source).scan())
+    manifest = scanned(tmp_path / "manifest", open_source(source).scan())
+    segments = [Scan(tmp_path / "manifest").segment.name]
     spec = DatasetSpec("pets", source, "folder", check_recipe({"resize": 96, "crop": 96}))
     out = tmp_path / "out"
     out.mkdir()
@@ -142,7 +142,8 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
                 "format": shard_format,
                 "samples": [0, 1],
             },
-            **{"manifest": str(tmp_path / "manifest"), "free_before": free_before, "room_bytes": MB},
+            **{"manifest": manifest.digest, "free_before": free_before, "room_bytes": MB},
+            "list": {"directory": str(tmp_path), "lineage": "0" * 32, "segments": segments},
             **{"path": str(out / "shard"), "scratch": str(out / "scratch")},
         }
         command = [sys.executable, "-m", "stager.worker", "1"]

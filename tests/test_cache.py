@@ -13,17 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stager.cache import Cache, Dataset, Failure
+from stager.cache import Cache
 from stager.check import check_books
 from stager.config import Amount, Config
 from stager.dataset import DatasetSpec
 from stager.errors import CacheError, CacheOwned, NoSpace
-from stager.index import is_failed, is_resident, shard_of
+from stager.index import IndexReader, is_failed, is_resident, shard_of
 from stager.layouts import LAYOUTS
-from stager.manifest import write_manifest
 from stager.model import Numbers, ObjectInfo, Row, ShardHeader, SourceSpec, checksum_of
+from stager.open_dataset import Dataset, Failure
 from stager.recipes import check_recipe
 from stager.rows import ShardRow
+from stager.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.shards import FORMATS
 
 RECIPE = check_recipe({"kind": "image", "resize": 2, "crop": 2})
@@ -36,9 +37,11 @@ def config_of(root: Path) -> Config:
 
 def scan(cache: Cache, versions: dict[str, str], spec: DatasetSpec = SPEC) -> Dataset:
     """Adopt a manifest with these keys and versions."""
-    path = cache.scratch / "scan"
-    write_manifest(path, LAYOUTS["folder"], [ObjectInfo(key, 9, versions[key]) for key in sorted(versions)])
-    return cache.adopt(spec, path)[0]
+    path, known = cache.scratch / "scan", cache.known(spec.name)
+    before = Known(known.records, known.manifest) if known else NOTHING_KNOWN
+    objects = [ObjectInfo(key, 9, versions[key]) for key in sorted(versions)]
+    write_manifest(path, LAYOUTS["folder"], objects, before)
+    return cache.adopt(spec, Scan(path))[0]
 
 
 def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str = "arrow") -> ShardRow:
@@ -46,9 +49,9 @@ def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str 
     number, path = cache.next_shard(dataset, shard_format)
     rows = []
     for sample in samples:
-        info = dataset.manifest.infos([sample])[0]
+        info = dataset.records.infos([sample])[0]
         arrays = {"image": np.full((2, 2, 3), sample % 256, np.uint8)}
-        tag = int(dataset.manifest.tags[sample])
+        tag = dataset.records.tag(sample)
         checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
         rows.append(Row(info.key, info.version, arrays, checksum))
     header = ShardHeader(dataset.name, dataset.record.manifest, dataset.record.recipe, dataset.record.fields)
@@ -76,7 +79,7 @@ def test_what_is_recorded_is_there_after_a_restart_and_nothing_else(tmp_path: Pa
     cache.publish(dataset, lost)  # readers have it, but the crash comes before it is durable
     (cache.scratch / "half-a-shard").write_bytes(b"...")
     assert dataset.resident().tolist() == [1, 2, 3, 4, 5]
-    lost_path = cache.path_of(dataset, lost)
+    lost_path = dataset.path_of(lost)
     cache.close()
     again = Cache(config_of(tmp_path))
     assert again.datasets["data"].resident().tolist() == [1, 2, 5]
@@ -107,7 +110,7 @@ def test_a_row_without_its_whole_shard_is_dropped_at_the_start(tmp_path: Path, d
     stage(cache, dataset, [0, 1])
     bad = stage(cache, dataset, [2, 3])
     cache.close()
-    path = cache.path_of(dataset, bad)
+    path = dataset.path_of(bad)
     path.unlink() if damage == "unlink" else os.truncate(path, 100)
     again = Cache(config_of(tmp_path))
     assert again.datasets["data"].resident().tolist() == [0, 1]
@@ -123,10 +126,13 @@ def test_unchanged_samples_stay_staged_when_the_source_changes(tmp_path: Path) -
     changed = {**KEYS, "c0/00.jpg": "v2", "a/new.jpg": "v1"}
     del changed["c1/05.jpg"]
     now = scan(cache, changed)
-    missing = {now.manifest.key(number) for number in range(len(now.manifest))} - {
-        now.manifest.key(int(number)) for number in now.resident()
-    }
-    assert missing == {"c0/00.jpg", "a/new.jpg"}
+    missing = now.manifest.numbers[~is_resident(now.index.words[now.manifest.numbers])]
+    assert {now.records.key(int(number)) for number in missing} == {"c0/00.jpg", "a/new.jpg"}
+    assert now is dataset
+    old = {"data": {dataset.record.manifest}}
+    cache.departures.give_back_stale(old, ())
+    assert len(now.resident()) == 10  # what has gone from the source
+    assert [loss.reason for loss in [now.losses.of(0)] if loss] == ["source_changed"]
     cache.close()
     again = Cache(config_of(tmp_path))
     assert again.datasets["data"].resident().tolist() == now.resident().tolist()
@@ -146,8 +152,14 @@ def test_another_recipe_has_its_own_samples_and_the_old_ones_can_be_evicted(tmp_
     assert dataset.resident().tolist() == []
     assert scan(cache, KEYS).resident().tolist() == [0, 1]  # and back again
     assert scan(cache, KEYS, other).resident().tolist() == []
-    cache.evict([old])
+    cache.departures.evict([old])
+    first = cache.open[old.dataset]
+    cache.departures.give_back_stale({"data": {first.record.manifest}}, ())
+    assert len(cache.catalog.datasets()) == 2  # somebody has it open, and may want more of it
+    words = IndexReader(first.index.path, first.record.lineage, first.record.recipe)
+    cache.departures.give_back_stale({}, ())
     assert len(cache.catalog.datasets()) == 1
+    assert words.is_retired
     assert check_books(cache, set()) == []
     cache.close()
 
@@ -159,9 +171,9 @@ def test_a_failed_sample_is_remembered_and_one_that_may_heal_is_forgiven(tmp_pat
     cache.close()
     again = Cache(config_of(tmp_path))
     dataset = again.datasets["data"]
-    assert dataset.failed().tolist() == [1, 2]
+    assert np.flatnonzero(is_failed(dataset.index.words)).tolist() == [1, 2]
     again.forgive(dataset, np.arange(12))
-    assert dataset.failed().tolist() == [1]
+    assert np.flatnonzero(is_failed(dataset.index.words)).tolist() == [1]
     assert [(row.sample, row.reason) for row in again.catalog.failures(dataset.id)] == [(1, "corrupt")]
     again.close()
 
@@ -174,7 +186,7 @@ def test_a_catalog_that_cannot_be_read_is_made_anew_from_the_shards(tmp_path: Pa
     stage(cache, dataset, [0, 7], "lmdb")
     rotten = stage(cache, dataset, [8, 9])
     cache.close()
-    path = cache.path_of(dataset, rotten)
+    path = dataset.path_of(rotten)
     data = bytearray(path.read_bytes())
     at = data.find(bytes([8] * 12))
     data[at] ^= 1
@@ -255,15 +267,16 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize()
     def first_scan(self) -> None:
         self.dataset = scan(self.cache, self.versions)
+        self.manifests = [self.dataset.record.manifest]  # those that are kept
 
     def identity(self, sample: int) -> tuple[str, str]:
-        info = self.dataset.manifest.infos([sample])[0]
+        info = self.dataset.records.infos([sample])[0]
         return info.key, info.version
 
     @rule(start=st.integers(0, 11), count=st.integers(1, 5), shard_format=st.sampled_from(["arrow", "lmdb"]),
           recorded=st.booleans())  # fmt: skip
     def stage(self, start: int, count: int, shard_format: str, recorded: bool) -> None:
-        samples = list(range(start, min(start + count, len(self.dataset.manifest))))
+        samples = self.dataset.manifest.numbers[start : start + count].tolist()
         if not samples:
             return
         row = build(self.cache, self.dataset, samples, shard_format)
@@ -296,15 +309,27 @@ class CacheMachine(RuleBasedStateMachine):
             self.scan_again()
 
     def scan_again(self) -> None:
-        """What has left the source is forgotten: should it come back, it is staged anew."""
+        """What has left the source stays, for whoever reads it; should it come back, it is there."""
         self.dataset = scan(self.cache, self.versions)
-        self.staged &= {self.identity(number) for number in range(len(self.dataset.manifest))}
+        self.manifests.append(self.dataset.record.manifest)
+
+    @rule(leased=st.booleans())
+    def give_back(self, leased: bool) -> None:
+        """Rows that no version has which counts go: the newest one's stay, and those of one that is read."""
+        old = self.manifests[len(self.manifests) // 2]
+        kept = [self.dataset.manifest]
+        if leased:
+            kept.append(self.dataset.version(old))
+        self.manifests = [manifest.digest for manifest in kept]
+        self.cache.departures.give_back_stale({"data": {old}} if leased else {}, ())
+        numbers = {int(number) for manifest in kept for number in manifest.numbers}
+        self.staged &= {self.identity(number) for number in numbers}
 
     @precondition(lambda self: self.cache.catalog.shards())
     @rule(which=st.integers(0, 100))
     def evict(self, which: int) -> None:
         shards = self.cache.catalog.shards()
-        self.cache.evict([shards[which % len(shards)]])
+        self.cache.departures.evict([shards[which % len(shards)]])
         left = self.cache.catalog.shards()
         self.staged = set()
         for row in left:
@@ -315,7 +340,9 @@ class CacheMachine(RuleBasedStateMachine):
         held = np.concatenate([row.samples for row in self.cache.catalog.shards()] or [np.zeros(0, int)])
         samples = [sample for sample in sorted(wanted) if (held == sample).sum() == 1]
         if samples:
-            self.cache.evict_samples(self.dataset, np.asarray(samples), "evicted", "by the machine")
+            self.cache.departures.evict_samples(
+                self.dataset, np.asarray(samples), "evicted", "by the machine"
+            )
             self.staged -= {self.identity(sample) for sample in samples}
 
     @invariant()
@@ -326,7 +353,7 @@ class CacheMachine(RuleBasedStateMachine):
         rows = {row.number: row for row in self.cache.catalog.shards()}
         for sample in np.flatnonzero(is_resident(words)).tolist():
             row = rows[int(shard_of(words[sample : sample + 1])[0])]
-            shard = FORMATS[row.format].open(self.cache.path_of(self.dataset, row))
+            shard = FORMATS[row.format].open(self.dataset.path_of(row))
             assert self.identity(sample) in shard.identities()
         assert not is_failed(words).any()
 
@@ -335,8 +362,7 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "dataset"):
             return
         here = {self.identity(int(number)) for number in self.dataset.resident()}
-        now = {self.identity(number) for number in range(len(self.dataset.manifest))}
-        assert here == self.staged & now
+        assert here == self.staged
         assert check_books(self.cache, set()) == []
         assert self.cache.budget.used_bytes == sum(row.bytes for row in self.cache.catalog.shards())
 

@@ -14,11 +14,12 @@ import pytest
 from making import image_folder
 from running import Place
 from shard_cases import header_for, make_row
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.check import check_books, problem_of
 from stager.config import load_config
 from stager.errors import ShardCorrupt
 from stager.model import Arrays, Field
+from stager.open_dataset import Dataset
 from stager.shards import FORMATS, open_shard, verify_shard
 from stager.shards.holes import BLOCK_BYTES, can_punch, holes_of, punch, size_of
 from stager_client.buffers import BufferPool
@@ -78,14 +79,14 @@ def test_the_books_stay_right_over_restarts_and_without_a_catalog(tmp_path: Path
     place, cache, dataset = staged(tmp_path)
     before = cache.budget.used_bytes
     victims = np.asarray([0, 1, 2, 7, 20])
-    freed = cache.evict_samples(dataset, victims, "evicted", "for a test")
+    freed = cache.departures.evict_samples(dataset, victims, "evicted", "for a test")
     assert freed >= 5 * (96 * 96 * 3 - 2 * BLOCK_BYTES)
     assert cache.budget.used_bytes == before - freed
     left = sorted(set(range(30)) - set(victims.tolist()))
     assert dataset.resident().tolist() == left
     assert dataset.losses.of(7) is not None
     for shard in cache.catalog.shards():
-        assert problem_of(cache.path_of(dataset, shard), shard.dead_rows) == ""
+        assert problem_of(dataset.path_of(shard), shard.dead_rows) == ""
     used = cache.budget.used_bytes
     for lost in (False, True):
         cache.close()
@@ -96,7 +97,7 @@ def test_the_books_stay_right_over_restarts_and_without_a_catalog(tmp_path: Path
         assert dataset.resident().tolist() == left
         assert cache.budget.used_bytes == used
         assert check_books(cache, set()) == []
-    cache.evict_samples(dataset, np.asarray(left), "evicted", "for a test")
+    cache.departures.evict_samples(dataset, np.asarray(left), "evicted", "for a test")
     assert cache.catalog.shards() == []
     assert cache.budget.used_bytes == 0
     cache.close()
@@ -105,7 +106,7 @@ def test_the_books_stay_right_over_restarts_and_without_a_catalog(tmp_path: Path
 
 def test_verify_is_content_with_evicted_rows_and_stages_nothing_again(tmp_path: Path) -> None:
     place, cache, dataset = staged(tmp_path)
-    cache.evict_samples(dataset, np.asarray([3, 4]), "evicted", "for a test")
+    cache.departures.evict_samples(dataset, np.asarray([3, 4]), "evicted", "for a test")
     cache.close()
     assert place.json("verify", "--repair")["bad"] == []
     with place.service():
@@ -156,10 +157,10 @@ def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(
     victims = np.arange(0, 30, 2)
     ends = time.monotonic() + 2
     while time.monotonic() < ends or len(set(seen)) < 2:
-        cache.evict_samples(dataset, victims, "evicted", "for a test")
+        cache.departures.evict_samples(dataset, victims, "evicted", "for a test")
         for row in rows:  # they are staged again, in shards of new numbers
             number, path = cache.next_shard(dataset, row.format)
-            shutil.copyfile(kept / cache.path_of(dataset, row).name, path)
+            shutil.copyfile(kept / dataset.path_of(row).name, path)
             again = replace(
                 row, number=number, samples=np.where(np.isin(row.samples, victims), row.samples, -1)
             )
@@ -170,7 +171,7 @@ def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(
     thread.join()
     assert wrong == []
     assert len(set(seen)) > 1  # it did look while some were gone
-    cache.evict_samples(dataset, np.arange(30), "evicted", "for a test")
+    cache.departures.evict_samples(dataset, np.arange(30), "evicted", "for a test")
     assert look()[0] == numbers
     links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert not [link for link in links if link.endswith("(deleted)") and str(tmp_path) in link]
@@ -186,7 +187,7 @@ def test_a_reader_lets_go_of_what_is_evicted_however_it_read_and_however_it_read
     batch = {"image": np.zeros((30, 192, 192, 3), np.uint8)}
     for _ in range(2):
         assert reader.fill(np.arange(30), batch) == ([], [])
-    cache.evict_samples(dataset, np.arange(30), "evicted", "for a test")
+    cache.departures.evict_samples(dataset, np.arange(30), "evicted", "for a test")
     everything = list(range(30))
     if how == "fill":
         assert reader.fill(np.arange(30), batch) == (everything, [])
@@ -201,7 +202,7 @@ def test_a_reader_lets_go_of_what_is_evicted_however_it_read_and_however_it_read
 def test_a_row_that_was_punched_reads_as_corrupt_by_its_checksum(tmp_path: Path) -> None:
     _, cache, dataset = staged(tmp_path)
     (shard, *_) = cache.catalog.shards()
-    path = cache.path_of(dataset, shard)
+    path = dataset.path_of(shard)
     assert punch(path, holes_of(open_shard(path), [0]))
     reader = Reader(dataset.directory, dataset.record)
     missing, corrupt = reader.visit([int(shard.samples[0])], lambda at, arrays: None)

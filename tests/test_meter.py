@@ -18,28 +18,28 @@ def report(process: str, requests: int, misses: int, length: int = 10, epoch: in
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "catalog.db")
+    return Catalog(tmp_path / "catalog.db", is_new=True)
 
 
 def test_a_report_that_comes_twice_counts_once(catalog: Catalog) -> None:
     for _ in range(3):
-        absorb(catalog, report("p", 7, 2))
+        absorb(catalog, report("p", 7, 2), 1.0)
     told = stats(catalog)["datasets"]["data"]
     assert (told["requests"], told["hits"], told["misses"]) == (7, 5, 2)
     assert told["reasons"] == {"late": 2}
 
 
 def test_an_old_report_that_comes_late_takes_nothing_back(catalog: Catalog) -> None:
-    absorb(catalog, report("p", 9, 2))
-    absorb(catalog, report("p", 7, 2))
+    absorb(catalog, report("p", 9, 2), 1.0)
+    absorb(catalog, report("p", 7, 2), 1.0)
     assert stats(catalog)["datasets"]["data"]["requests"] == 9
 
 
 def test_epochs_are_counted_from_the_reads_of_all_processes(catalog: Catalog) -> None:
-    absorb(catalog, report("p1", 5, 5))
-    absorb(catalog, report("p2", 5, 4))
-    absorb(catalog, report("p3", 5, 0))
-    absorb(catalog, report("p4", 5, 0))
+    absorb(catalog, report("p1", 5, 5), 1.0)
+    absorb(catalog, report("p2", 5, 4), 1.0)
+    absorb(catalog, report("p3", 5, 0), 1.0)
+    absorb(catalog, report("p4", 5, 0), 1.0)
     (session,) = stats(catalog)["sessions"]
     assert [(row["epoch"], row["requests"], row["hit_rate"]) for row in session["epochs"]] == [
         (0, 10, 0.1),
@@ -48,8 +48,8 @@ def test_epochs_are_counted_from_the_reads_of_all_processes(catalog: Catalog) ->
 
 
 def test_an_epoch_that_the_reader_names_is_believed(catalog: Catalog) -> None:
-    absorb(catalog, report("p", 4, 4, epoch=7))
-    absorb(catalog, report("p", 12, 4, epoch=8))
+    absorb(catalog, report("p", 4, 4, epoch=7), 1.0)
+    absorb(catalog, report("p", 12, 4, epoch=8), 1.0)
     (session,) = stats(catalog)["sessions"]
     assert [(row["epoch"], row["requests"], row["misses"]) for row in session["epochs"]] == [
         (7, 4, 4),
@@ -91,12 +91,12 @@ def test_laying_counts_over_epochs_loses_none(
 def test_hits_and_misses_are_the_requests_after_any_reports(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    catalog = Catalog(tmp_path_factory.mktemp("c") / "catalog.db")
+    catalog = Catalog(tmp_path_factory.mktemp("c") / "catalog.db", is_new=True)
     totals: dict[str, tuple[int, int]] = {}
     for process, hits, misses in steps:
         old = totals.get(process, (0, 0))
         totals[process] = (old[0] + hits + misses, old[1] + misses)
-        absorb(catalog, report(process, *totals[process]))
+        absorb(catalog, report(process, *totals[process]), 1.0)
     told = stats(catalog)["datasets"].get("data", {"requests": 0, "hits": 0, "misses": 0})
     assert told["requests"] == sum(requests for requests, _ in totals.values())
     assert told["hits"] + told["misses"] == told["requests"]

@@ -15,18 +15,20 @@ from making import image_folder
 from running import Place
 from sets import staged, table
 from stager import sessions
-from stager.cache import Cache, Dataset
+from stager.cache import Cache
 from stager.config import Amount, Config
 from stager.dataset import DatasetSpec
 from stager.errors import UsageError
 from stager.index import is_resident
 from stager.jobs import is_among
 from stager.layouts import LAYOUTS
-from stager.manifest import Manifest, write_manifest
-from stager.model import ObjectInfo, SourceSpec
-from stager.owner import Owner
+from stager.model import Numbers, ObjectInfo, SourceSpec
+from stager.open_dataset import Dataset
+from stager.owner import Owner, Version
 from stager.recipes import check_recipe
 from stager.rows import ShardRow
+from stager.scan import Scan, write_manifest
+from stager.sealed import read_sealed
 from stager.sessions import Reading, Session
 from stager.subset import Subset
 
@@ -55,7 +57,7 @@ def peak_of(act: Callable[[], object]) -> int:
 
 def adopt(cache: Cache, count: int = COUNT) -> Dataset:
     write_manifest(cache.scratch / "scan", LAYOUTS["folder"], objects(count))
-    return cache.adopt(SPEC, cache.scratch / "scan")[0]
+    return cache.adopt(SPEC, Scan(cache.scratch / "scan"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +83,21 @@ def dataset_of(owner: Owner) -> Dataset:
 
 def reading(dataset: Dataset, *own_orders: list[int]) -> Reading:
     orders = tuple(np.asarray(order, dtype=np.int64) for order in own_orders)
-    manifest = dataset.record.manifest
-    return Reading("s", "data", manifest, Subset(), True, 1, 0, 0, 1, False, COUNT, 0, orders)
+    return reading_of(dataset, "s", COUNT, orders)
+
+
+def reading_of(dataset: Dataset, name: str, count: int, orders: tuple[Numbers, ...]) -> Reading:
+    record = dataset.record
+    version = (record.recipe, record.lineage, record.manifest)
+    return Reading(name, "data", *version, Subset(), True, 1, 0, 0, 1, False, count, 0, orders)
+
+
+def session_of(owner: Owner, dataset: Dataset, about: Reading) -> Session:
+    return Session(about, dataset, dataset.manifest, owner.clock)
+
+
+def version_of(dataset: Dataset) -> Version:
+    return Version("data", dataset.record.recipe, dataset.record.lineage)
 
 
 def test_a_listing_is_held_once_and_little_more(tmp_path: Path) -> None:
@@ -90,17 +105,18 @@ def test_a_listing_is_held_once_and_little_more(tmp_path: Path) -> None:
     write_manifest(tmp_path / "m", LAYOUTS["folder"], objects())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(Manifest.open(tmp_path / "m")) == COUNT
+    assert len(read_sealed(tmp_path / "m")) == COUNT
     entries_bytes = 16_384 * 1000  # those that are Python values for a while
-    assert peak < 1.7 * (tmp_path / "m").stat().st_size + entries_bytes
+    written_bytes = sum(path.stat().st_size for path in (tmp_path / "m", Scan(tmp_path / "m").segment))
+    assert peak < 1.7 * written_bytes + entries_bytes
 
 
 def test_what_a_waiting_reader_costs_does_not_grow_with_the_data_set(owner: Owner) -> None:
     dataset = dataset_of(owner)
-    owner.staging.sessions.register(Session(reading(dataset), dataset))
+    owner.staging.sessions.register(session_of(owner, dataset, reading(dataset)))
     job = owner.staging.jobs.restage(dataset, np.arange(1, COUNT, 2))
-    manifest = dataset.record.manifest
-    assert peak_of(lambda: owner.want("data", manifest, FEW.tolist(), [], 1.0)) < SMALL_BYTES
+    version = version_of(dataset)
+    assert peak_of(lambda: owner.want(version, FEW.tolist(), [], 1.0)) < SMALL_BYTES
     assert owner.staging.planned(dataset, FEW).tolist() == [True, True, True]
     owner.staging.jobs.cancel(job)
 
@@ -115,7 +131,7 @@ def test_the_next_shard_of_a_job_costs_no_look_at_all_samples(owner: Owner) -> N
     assert samples[1][0] == samples[0][-1] + 2
     assert peak_of(lambda: jobs.waiting(dataset, FEW)) < SMALL_BYTES
     assert peak_of(lambda: jobs.wanted(dataset, FEW)) < SMALL_BYTES
-    assert peak_of(lambda: dataset.manifest.numbers_in(dataset.manifest, FEW)) < SMALL_BYTES
+    assert peak_of(lambda: dataset.records.infos(FEW)) < SMALL_BYTES
     jobs.cancel(job)
 
 
@@ -213,14 +229,13 @@ def test_of_batches_that_readers_wait_for_the_nearest_is_given_out_first(tmp_pat
     cache = Cache(Config(None, tmp_path / "cache", tmp_path / "sock", Amount(bytes=10**12), Amount()))
     owner, dataset = Owner(cache), adopt(cache, 900)
     orders = np.split(np.random.default_rng(0).permutation(900), [600])
-    manifest = dataset.record.manifest
     for name, order in zip("ab", orders, strict=True):
-        about = ("data", manifest, Subset(), True, 1, 0, 0, 1, False, 900, 0, (order, order))
-        owner.staging.sessions.register(Session(Reading(name, *about), dataset))
+        about = reading_of(dataset, name, 900, (order, order))
+        owner.staging.sessions.register(session_of(owner, dataset, about))
     owner.heard("b", 150)
     far, near, nearest = orders[0][300:500], orders[0][100:300], orders[1][200:300]
     for batch in (far, near, nearest):
-        owner.want("data", manifest, batch.tolist(), [], 60.0)
+        owner.want(version_of(dataset), batch.tolist(), [], 60.0)
     given = [piece.distance for piece in iter(owner.staging._tasks.next_urgent, None)]
     assert given == sorted(given)
     assert {50, 100, 300} <= set(given)

@@ -141,11 +141,12 @@ def test_a_stop_lets_waiting_readers_go_and_the_job_goes_on_at_the_next_start(
     wait_for(lambda: len(proxy.objects()) > 50)
     wait_for(lambda: len(staged(far, "far")) >= 32)
     errors: list[StagerError] = []
-    manifest = service.get("/datasets/far")["manifest"]
+    far_now = service.get("/datasets/far")
+    version = {name: far_now[name] for name in ("recipe", "lineage")}
     with counting_proxy(far.socket, far.root / "door") as door:
 
         def wait_in_want() -> None:
-            body = {"manifest": manifest, "samples": list(range(80)), "wait_s": 60}
+            body = {**version, "samples": list(range(80)), "wait_s": 60}
             try:
                 Service(far.root / "door").post("/datasets/far/want", body, timeout_s=60)
             except StagerError as error:

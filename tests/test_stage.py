@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from images import encode, natural
+from making import scanned
 from shard_cases import files_no_larger_than
 from stager.errors import SampleError, SourceBusy
-from stager.layouts import LAYOUTS
-from stager.manifest import Manifest, write_manifest
 from stager.model import Fetched, ObjectInfo
 from stager.recipes import open_recipe
+from stager.scan import Scan
 from stager.shards import FORMATS, open_shard, verify_shard
 from stager.stage import Built, Lanes, Pools, Turn, build_shard
 
@@ -45,14 +45,15 @@ def pools() -> Pools:
 def build(
     directory: Path, source: MemorySource, pools: Pools, name: str = "arrow", turn: Turn | None = None
 ) -> tuple[Path, Built]:
-    write_manifest(directory / "manifest", LAYOUTS["folder"], source.scan())
-    manifest = Manifest.open(directory / "manifest")
-    (directory / "manifest").unlink()
+    manifest = scanned(directory / "manifest", source.scan())
+    Scan(directory / "manifest").unlink()
     path = directory / f"shard{FORMATS[name].suffix}"
     samples = list(range(len(manifest)))
     done: list[int] = []
     built = build_shard(
-        path, FORMATS[name], "d", source, RECIPE, manifest, samples, pools, done.append, turn=turn
+        *(path, FORMATS[name], "d", source, RECIPE, manifest.digest, manifest.records, samples, pools),
+        *(done.append,),
+        turn=turn,
     )
     assert sum(done) == len(samples)
     return path, built

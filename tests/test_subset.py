@@ -43,7 +43,7 @@ def test_fewer_classes_of_one_seed_are_part_of_more(
     assert len(small.classes) == few
     assert set(small.classes) <= set(large.classes)
     assert set(small.numbers.tolist()) <= set(large.numbers.tolist())
-    assert {manifest.classes[label] for label in manifest.labels[small.numbers]} == set(small.classes)
+    assert {manifest.classes[label] for label in manifest.labels[small.places]} == set(small.classes)
 
 
 @settings(max_examples=60, deadline=None)

@@ -132,8 +132,8 @@ def assert_the_start_is_clean(place: Place) -> set[str]:
         assert list(cache.scratch.iterdir()) == []
         for dataset in cache.datasets.values():
             for row in cache.catalog.shards(dataset.id):
-                assert problem_of(cache.path_of(dataset, row), row.dead_rows) == ""
-            resident = {dataset.manifest.key(int(number)) for number in dataset.resident()}
+                assert problem_of(dataset.path_of(row), row.dead_rows) == ""
+            resident = {dataset.records.key(int(number)) for number in dataset.resident()}
             assert resident == set(staged(place, dataset.name))  # a reader sees the same
             return resident
         return set()
@@ -185,7 +185,7 @@ def test_a_service_whose_catalog_cannot_be_written_says_so_and_stays_up(
     place = Place(tmp_path).configure(table("pets", before.root / "source"))
     shutil.copytree(before.cache, place.cache)
     cache = Cache(load_config(place.config))
-    cache.evict(cache.catalog.shards()[:1])
+    cache.departures.evict(cache.catalog.shards()[:1])
     cache.close()
     options = ["-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fdatasync"]
     options += ["-e", f"inject=fdatasync:error=EIO:when={commit}+"]

@@ -211,6 +211,7 @@ class BatchLoader:
         return self.samples.session.read_in_order(
             {
                 "own_orders": [pack_numbers(read) for read in orders],
+                **self.samples.version,
                 "manifest": self.samples.manifest_digest,
                 "subset": self.samples.subset.to_json(),
                 "shuffle": self.shuffle,
@@ -247,8 +248,7 @@ class BatchLoader:
         fields = {name: pool.take()[: len(positions)] for name, pool in self.pools.items()}
         uniforms: list[list[float]] = []
         if self.chain:
-            key_hashes = self.samples.reader.manifest.key_hashes[self.samples.numbers[positions]]
-            uniforms = self.chain.uniforms(key_hashes, seed, epoch)
+            uniforms = self.chain.uniforms(self.samples.key_hashes(positions), seed, epoch)
         if self.chain and not self._augment_later:
             missed = self._augment(self.chain, positions, uniforms, fields[IMAGE], stopped)
         else:

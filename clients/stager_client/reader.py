@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
-from stager.errors import SampleError, ShardCorrupt, ShardError, StagerError
+from stager.dataset import DatasetRecord, index_path, shard_path
+from stager.errors import CacheError, SampleError, ShardCorrupt, ShardError, StagerError
 from stager.index import (
     FORMAT_NAMES,
     IndexReader,
     Words,
     format_of,
+    is_damaged,
     is_failed,
     is_resident,
     row_of,
     shard_of,
 )
-from stager.manifest import Manifest
 from stager.model import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
+from stager.records import Records
 from stager.shards import FORMATS, open_shard
 from stager.shards.file import open_files
 from stager_client.gather import Columns, Mapping, OpenShard, OpenShards
@@ -39,28 +40,35 @@ Batches = dict[str, npt.NDArray[Any]]  # of each field, a row for each sample
 
 
 class Reader:
-    """A data set's files. Shards open at first touch, in the process that touches them.
+    """A data set's files: the list of its samples, and the index. It knows samples by their numbers.
 
-    Any number of threads may use one.
+    It needs no manifest: whatever is scanned meanwhile, it goes on. Shards open at first touch, in the
+    process that touches them. Any number of threads may use one.
     """
 
     def __init__(self, directory: Path, record: DatasetRecord) -> None:
         self.directory, self.record = directory, record
-        self.manifest = Manifest.open(manifest_path(directory, record.manifest))
-        path = index_path(directory, record.recipe, record.manifest)
-        self.index = IndexReader(path, len(self.manifest), record.manifest, record.recipe)
+        self.records = Records.open(directory, record.lineage, record.segments)
+        path = index_path(directory, record.recipe, record.lineage)
+        self.index = IndexReader(path, record.lineage, record.recipe)
+        count = len(self.records)
+        if len(self.index.words) < count:
+            raise CacheError(
+                f"{path}: it has {len(self.index.words)} samples, not {count}",
+                hint="restart the service: it mends its indexes",
+            )
         self._shards: dict[int, ShardReader] = {}
         # Of these, those whose rows are all of one size, and where a field's rows begin.
         self._fixed: dict[int, tuple[ShardReader, list[Starts], Mapping | None]] = {}
         self._openings = 1  # counted after the fact: a table of an older count may lack what was opened
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
-        self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.manifest), dtype=np.uint64)
+        self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.index.words), dtype=np.uint64)
         self._is_raw = all(field.encoding == "raw" for field in record.fields)
         sizes = {field.name: field.row_bytes for field in record.fields}
         fixed = {name: row_bytes for name, row_bytes in sizes.items() if row_bytes is not None}
         self._columns = fixed if len(fixed) == len(sizes) else {}
-        self._fits_memory = len(self.manifest) * sum(fixed.values()) < memory_bytes() * KEPT_PART
+        self._fits_memory = count * sum(fixed.values()) < memory_bytes() * KEPT_PART
         self._opened = self._table({}), (self._openings, open_files.closings)
         self._suffixes = [FORMATS[name].suffix for name in FORMAT_NAMES]
 
@@ -76,15 +84,15 @@ class Reader:
         corrupt: Corrupt = []
         wanted = np.asarray(numbers, dtype=np.int64)
         words = self.index.words[wanted]  # a copy: they change under us
-        resident, failed = is_resident(words).tolist(), is_failed(words)
+        resident, failed, damaged = is_resident(words).tolist(), is_failed(words), is_damaged(words)
         if failed.any():
-            key = self.manifest.key(numbers[int(np.argmax(failed))])
+            key = self.records.key(numbers[int(np.argmax(failed))])
             told = f"{key} could not be staged (stager ls --failed {self.record.spec.name} says why)"
             raise SampleError("unreadable", told)
         shards, rows, formats = shard_of(words).tolist(), row_of(words).tolist(), format_of(words).tolist()
         for at, number in enumerate(numbers):
             if not resident[at]:
-                missing.append(at)
+                (corrupt if damaged[at] else missing).append(at)
                 continue
             try:
                 shard = self._shard(shards[at], formats[at])
@@ -186,9 +194,9 @@ class Reader:
 
     def _check(self, number: int, shard: ShardReader, row: int, word: np.uint64, arrays: Arrays) -> None:
         """Compare a sample with its checksum, and note that it was found right under this word."""
-        tag = int(self.manifest.tags[number])
+        tag = self.records.tag(number)
         if checksum_of(tag, self.record.recipe, self.record.fields, arrays) != int(shard.checksums[row]):
-            raise ShardCorrupt(f"{self.manifest.key(number)} does not match its checksum")
+            raise ShardCorrupt(f"{self.records.key(number)} does not match its checksum")
         self._checked[number] = word
 
     def _shard(self, number: int, shard_format: int) -> ShardReader:
@@ -206,11 +214,10 @@ class Reader:
     def _drop_evicted(self) -> None:
         """Let go of shards that were evicted, so that their space comes back."""
         self._evictions = self.index.evictions
-        words = self.index.words
-        here = set(np.unique(shard_of(words[is_resident(words)])).tolist())
-        for number in [number for number in list(self._shards) if number not in here]:
-            self._shards.pop(number, None)  # another thread may be here, too
-            self._fixed.pop(number, None)
+        for number, shard in list(self._shards.items()):
+            if shard.is_gone():
+                self._shards.pop(number, None)  # another thread may be here, too
+                self._fixed.pop(number, None)
         self._openings += 1
         self._opened = self._table({}), (0, 0)  # it holds files, and nobody may ask for it for long
 

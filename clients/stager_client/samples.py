@@ -13,9 +13,18 @@ import numpy.typing as npt
 
 from stager.config import WANT_WAIT_S, Config, load_config
 from stager.control import Service, find_socket
-from stager.dataset import DatasetRecord, datasets_dir, say_recipe_change
-from stager.errors import NoService, ShardCorrupt, StagerError, UsageError, WaitTimeout
+from stager.dataset import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
+from stager.errors import (
+    CacheError,
+    NoService,
+    SampleError,
+    ShardCorrupt,
+    StagerError,
+    UsageError,
+    WaitTimeout,
+)
 from stager.index import is_failed
+from stager.manifest import Manifest
 from stager.model import Arrays, Field, Numbers, canonical_json, digest_of
 from stager.subset import Subset, draw
 from stager_client.reader import Batches, Corrupt, Missing, Reader
@@ -41,24 +50,25 @@ class StagedSamples:
         self.name, self.subset, self.timeout_s = name, subset, timeout_s
         self._service = Service(find_socket(service, config.socket))
         self._directory = self._find(datasets_dir(config.cache_dir) / name)
-        self._record = DatasetRecord.read(self._directory)
-        self._reader: Reader | None = Reader(self._directory, self._record)
+        self._reader: Reader | None = None
+        manifest = self._open()
         self._compare(config)
-        drawn = draw(self.reader.manifest, subset)
-        numbers = drawn.numbers
+        drawn = draw(manifest, subset)
+        is_here = np.ones(len(drawn.places), dtype=np.bool_)
         if skip_failed:
-            numbers = numbers[~is_failed(self.reader.index.words[numbers])]
-        self.numbers = numbers
-        self.is_whole = len(numbers) == len(drawn.numbers)  # the service draws the same ones
+            is_here = ~is_failed(self.reader.index.words[drawn.numbers])
+        self.numbers = drawn.numbers[is_here]  # for life: whatever is scanned meanwhile, these are ours
+        self.is_whole = bool(is_here.all())  # the service draws the same ones
         self.classes = list(drawn.classes)
         self.class_to_idx = {known: label for label, known in enumerate(self.classes)}
-        label_of = np.zeros(len(self.reader.manifest.classes), dtype=np.int64)
-        number_of = {known: number for number, known in enumerate(self.reader.manifest.classes)}
+        label_of = np.zeros(len(manifest.classes), dtype=np.int64)
+        number_of = {known: number for number, known in enumerate(manifest.classes)}
         label_of[[number_of[known] for known in self.classes]] = np.arange(len(self.classes))
-        self.labels: npt.NDArray[np.int64] = label_of[self.reader.manifest.labels[self.numbers]]
-        about = [self._record.manifest, self._record.recipe, subset.to_json(), len(self.numbers)]
-        self.digest = digest_of(canonical_json(about).encode())
-        self.session = Session(self._service, name, max(len(self.numbers), 1))
+        self.labels: npt.NDArray[np.int64] = label_of[manifest.labels[drawn.places[is_here]]]
+        self.digest = self._digest()
+        self.session = Session(
+            self._service, name, max(len(self.numbers), 1), self.version, self._record.manifest
+        )
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -69,13 +79,43 @@ class StagedSamples:
             self._reader = Reader(self._directory, self._record)
         return self._reader
 
+    def _open(self) -> Manifest:
+        """Open the newest version. It may be replaced while we do: then there is a newer one."""
+        for is_last in (False, True):
+            self._record = DatasetRecord.read(self._directory)
+            try:
+                self._reader = Reader(self._directory, self._record)
+                path = manifest_path(self._directory, self._record.manifest, self._record.lineage)
+                return Manifest.open(path, self._reader.records)
+            except CacheError:
+                if is_last or DatasetRecord.read(self._directory) == self._record:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _digest(self) -> str:
+        """Of which samples these are, in which order, by which recipe: the same on every machine."""
+        about = [self._record.manifest, self._record.recipe, self.subset.to_json(), len(self.numbers)]
+        told = canonical_json(about).encode()
+        if self.is_whole:  # the manifest and the subset say which ones
+            return digest_of(told)
+        return digest_of(told, self.reader.records.values("tag", self.numbers).tobytes())
+
     @property
     def manifest_digest(self) -> str:
         return self._record.manifest
 
+    @property
+    def version(self) -> dict[str, str]:
+        """What our sample numbers are of, as the service is told."""
+        return {"recipe": self._record.recipe, "lineage": self._record.lineage}
+
     def key(self, position: int) -> str:
         """The source's key of a sample."""
-        return self.reader.manifest.key(int(self.numbers[position]))
+        return self.reader.records.key(int(self.numbers[position]))
+
+    def key_hashes(self, positions: Numbers) -> npt.NDArray[np.uint64]:
+        """A number for the key of each of these samples, the same on every machine."""
+        return self.reader.records.values("key_hash", self.numbers[positions])
 
     def read(self, positions: Sequence[int]) -> list[Arrays]:
         """The samples at these positions, in arrays of their own."""
@@ -146,8 +186,13 @@ class StagedSamples:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise self._timeout(wanted, away)
+            if self.reader.index.is_retired:
+                raise CacheError(
+                    f"{self.name} is not kept any more as it was when it was opened",
+                    hint="open the data set again",
+                )
             body = {
-                "manifest": self._record.manifest,
+                **self.version,
                 "samples": wanted,
                 "corrupt": [numbers[at] for at in corrupt],
                 "wait_s": min(WANT_WAIT_S, left_s),
@@ -157,6 +202,9 @@ class StagedSamples:
                 answer = self._service.post(f"/datasets/{self.name}/want", body, timeout_s=left_s + 5)
                 reason_of = {int(number): reason for number, reason in answer["reasons"].items()} | reason_of
                 away = None
+                for failed in answer["failed"]:
+                    key = self.reader.records.key(failed["sample"])
+                    raise SampleError(failed["reason"], f"{key} of {self.name}: {failed['detail']}")
             except NoService as error:
                 away = error
                 reason_of |= dict.fromkeys(wanted, "service_down")
@@ -164,7 +212,7 @@ class StagedSamples:
             missing, corrupt = look(missing + corrupt)
             tries.update(corrupt)
             if corrupt and away is None and tries[corrupt[0]] > CORRUPT_TRIES:
-                key = self.reader.manifest.key(numbers[corrupt[0]])
+                key = self.reader.records.key(numbers[corrupt[0]])
                 raise ShardCorrupt(
                     f"{key} of {self.name} reads wrong again and again", hint="check memory and disk"
                 )
@@ -172,7 +220,7 @@ class StagedSamples:
         return dict(Counter(reason_of.get(numbers[at], "late") for at in places))
 
     def _timeout(self, numbers: list[int], away: NoService | None) -> StagerError:
-        what = f"{len(numbers)} samples of {self.name} (first: {self.reader.manifest.key(numbers[0])})"
+        what = f"{len(numbers)} samples of {self.name} (first: {self.reader.records.key(numbers[0])})"
         if away is not None:
             return WaitTimeout(f"{what} are not staged, and {away.message}", hint=away.hint)
         return WaitTimeout(

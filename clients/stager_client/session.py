@@ -16,6 +16,7 @@ from stager.errors import StagerError
 from stager.model import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0
+HELLO_TIMEOUT_S = 0.5
 POSITION_EVERY_S = 0.2
 POSITION_PART = 0.02  # of its samples, that a reader with misses reads before it says so: evictions go by it
 POSITION_EVERY_MIN_S = 0.03
@@ -51,12 +52,22 @@ class Session:
     _told: int  # the position that the service knows
     _telling: threading.Thread | None  # tells the order
 
-    def __init__(self, service: Service, dataset: str, length: int) -> None:
-        self.service, self.dataset, self.length = service, dataset, length
+    def __init__(
+        self, service: Service, dataset: str, length: int, version: dict[str, str], manifest: str
+    ) -> None:
+        """`version`: what sample numbers are of; `manifest`: the one that was opened."""
+        self.service, self.dataset, self.length, self.version = service, dataset, length, version
         self.id = uuid.uuid4().hex
         self.epoch: int | None = None
         self._was_heard = False  # a service has answered us; without one, nobody waits for it at the end
+        self._hello = {"session": self.id, "manifest": manifest, **version}
         self._begin()
+        self._say_hello()
+
+    def _say_hello(self) -> None:
+        """Have the service keep what we read. Without one, nobody takes anything away."""
+        with suppress(StagerError):
+            self.service.post(f"/datasets/{self.dataset}/hello", self._hello, HELLO_TIMEOUT_S)
 
     def read_in_order(self, order: dict[str, object]) -> Way:
         """Tell the service in which order we are going to read, so that it stages ahead of us.
@@ -178,6 +189,7 @@ class Session:
                 "computed_s": self._computed_s,
             }
             body = {
+                **self.version,
                 "dataset": self.dataset,
                 "session": self.id,
                 "process": self._process,
@@ -190,6 +202,8 @@ class Session:
             try:
                 answer = self.service.post("/reports", body, REPORT_TIMEOUT_S)
                 self._sent, self._was_heard = requests, True
+                if not answer["knows_reader"]:
+                    self._say_hello()
                 if not answer["knows_order"] and position is not None:
                     self._tell_order()  # the service was started anew
             except StagerError:
@@ -205,7 +219,7 @@ class Session:
         return self._was_heard and self._requests != self._sent and self._pid == os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
-        names = ("service", "dataset", "length", "id", "epoch", "_was_heard")
+        names = ("service", "dataset", "length", "version", "id", "epoch", "_was_heard", "_hello")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:

@@ -24,7 +24,7 @@ from stager.job import error_to_json
 from stager.layouts import LAYOUTS
 from stager.meter import MISS_REASONS
 from stager.model import unpack_numbers
-from stager.owner import Owner
+from stager.owner import Owner, Version
 from stager.recipes import check_recipe
 from stager.sessions import Reading
 from stager.subset import Subset
@@ -84,8 +84,22 @@ class PrefetchBody(Strict):
     stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
 
 
-class WantBody(Strict):
-    manifest: str
+class VersionBody(Strict):
+    """What a reader has open: a recipe, and the list that its sample numbers are of."""
+
+    recipe: str = Field(max_length=100)
+    lineage: str = Field(max_length=100)
+
+    def version(self, dataset: str) -> Version:
+        return Version(dataset, self.recipe, self.lineage)
+
+
+class HelloBody(VersionBody):
+    session: str = Field(max_length=100)
+    manifest: str = Field(max_length=100)
+
+
+class WantBody(VersionBody):
     samples: list[Number] = Field(max_length=1_000_000)
     corrupt: list[Number] = Field([], max_length=1_000_000)
     wait_s: float = Field(WANT_WAIT_S, ge=0, le=60)
@@ -110,7 +124,7 @@ class TotalsBody(Strict):
         return self
 
 
-class ReportBody(Strict):
+class ReportBody(VersionBody):
     dataset: str
     session: str = Field(max_length=100)
     process: str = Field(max_length=100)
@@ -121,9 +135,9 @@ class ReportBody(Strict):
     totals: TotalsBody
 
 
-class OrderBody(Strict):
+class OrderBody(VersionBody):
     session: str = Field(max_length=100)
-    manifest: str
+    manifest: str = Field(max_length=100)
     subset: SubsetBody
     shuffle: bool
     seed: int
@@ -233,6 +247,7 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
             "directory": str(found.directory),
             "manifest": found.record.manifest,
             "recipe": found.record.recipe,
+            "lineage": found.record.lineage,
         }
 
     @app.get("/v1/datasets/{name}/failures")
@@ -248,8 +263,16 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
         """Stage these samples before all else; answers when they are resident or time is up."""
         if body.position is not None:
             await ask(lambda: owner.heard(body.session, body.position or 0))
-        answer = await ask(lambda: owner.want(name, body.manifest, body.samples, body.corrupt, body.wait_s))
-        return await asyncio.wrap_future(answer)
+        version = body.version(name)
+        answer = await ask(lambda: owner.want(version, body.samples, body.corrupt, body.wait_s))
+        told = await asyncio.wrap_future(answer)
+        return {**told, "failed": await ask(lambda: owner.failed(version, told["failed"]))}
+
+    @app.post("/v1/datasets/{name}/hello")
+    async def hello(request: Request, name: str, body: HelloBody) -> dict[str, Any]:
+        """A session reads this version: it is kept while the process lives that says so."""
+        pid = request.client.port if request.client else 0
+        return await ask(lambda: owner.hello(body.version(name), body.session, body.manifest, pid))
 
     @app.post("/v1/datasets/{name}/why")
     async def why(name: str, body: SampleBody) -> dict[str, Any]:

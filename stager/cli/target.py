@@ -133,9 +133,12 @@ class Local:
 
         self._config = config
         self._owner = Owner(Cache(config))
+        self._has_scanned = False
 
     def close(self) -> None:
         self._owner.staging.stop()
+        if self._has_scanned:
+            self._owner.staging.give_back_stale()
         self._owner.cache.close()
 
     def status(self) -> dict[str, Any]:
@@ -168,6 +171,7 @@ class Local:
     def prefetch(
         self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
     ) -> dict[str, Any]:
+        self._has_scanned = True
         request = Request(spec or self._config.dataset(name), subset, shard_format, stop_after, is_local=True)
         return self._owner.prefetch(request)
 

@@ -72,6 +72,14 @@ class ShardFile:
         """The descriptor, if there is one right now."""
         return self._held
 
+    def is_gone(self) -> bool:
+        """Whether its name was taken away."""
+        held = self._held
+        try:
+            return os.fstat(held).st_nlink == 0 if held is not None else not self.path.exists()
+        except OSError:
+            return False  # whoever reads it finds out
+
     def check(self, offset: int, size_bytes: int) -> None:
         """Raise ShardCorrupt if the file has not so many bytes there."""
         if offset < 0 or size_bytes < 0 or offset + size_bytes > self.size_bytes:

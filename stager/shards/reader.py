@@ -43,6 +43,9 @@ class OpenShard(ABC):
     def identities(self) -> list[tuple[str, str]]:
         return self._read_envelope()[0].identities()
 
+    def is_gone(self) -> bool:
+        return self._file.is_gone()
+
     def close(self) -> None:
         self._file.close()
 
