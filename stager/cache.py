@@ -13,7 +13,6 @@ Rows are given back the other way: see departures.py.
 import json
 import logging
 import os
-import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -28,7 +27,7 @@ from stager.budget import Budget
 from stager.claim import claim
 from stager.clock import SYSTEM, Clock
 from stager.config import Config
-from stager.database import CatalogBroken
+from stager.database import DAMAGE, CatalogBroken
 from stager.dataset import (
     DatasetRecord,
     DatasetSpec,
@@ -71,7 +70,7 @@ Mask = npt.NDArray[np.bool_]
 OUTGROWN: Final = 2.0  # times what is live: then a list of samples is made anew
 OUTGROWN_LEAST: Final = 10_000
 # What a damaged catalog can make of us, whatever SQLite thinks of it.
-_DAMAGE: Final = (CatalogBroken, sqlite3.Error, ValueError, KeyError, TypeError, AttributeError, IndexError)
+_DAMAGED: Final = (CatalogBroken, *DAMAGE, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 class Cache:
@@ -88,7 +87,7 @@ class Cache:
             self.catalog = open_catalog(self.directory, self.scratch, clock)
             try:
                 self._start()
-            except _DAMAGE as error:
+            except _DAMAGED as error:
                 log.error("catalog damaged problem=%r", str(error))
                 self.catalog.close()
                 put_aside(self.directory, clock)
@@ -281,7 +280,8 @@ class Cache:
         """A number that was never used, and the final name of its file."""
         number = next(self._numbers, None)
         if number is None:
-            self._numbers = iter(self.catalog.reserve_shard_numbers())
+            named = max((known.index.highest_shard for known in self.open.values()), default=0)
+            self._numbers = iter(self.catalog.reserve_shard_numbers(named))
             number = next(self._numbers)
         return number, shard_path(dataset.directory, number, FORMATS[shard_format].suffix)
 

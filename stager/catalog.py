@@ -96,12 +96,12 @@ class Catalog(Database):
 
     # Shards
 
-    def reserve_shard_numbers(self) -> range:
-        """Numbers that no shard had before, not even one that a crash took away."""
+    def reserve_shard_numbers(self, above: int) -> range:
+        """Numbers over `above` that no shard had before, not even one that a crash took away."""
         with self.transaction():
-            row = self._db.execute("SELECT value FROM about WHERE key = 'next_shard'").fetchone()
-            top = self._db.execute("SELECT coalesce(max(number), 0) FROM shards").fetchone()[0]
-            first = max(row[0] if row else 1, top + 1)
+            told = self._ask("SELECT value FROM about WHERE key = 'next_shard'")
+            told += self._ask("SELECT coalesce(max(number), 0) + 1 FROM shards")
+            first = max(above + 1, *(value for (value,) in told if isinstance(value, int)))
             self._db.execute(
                 "INSERT OR REPLACE INTO about VALUES ('next_shard', ?)", (first + SHARD_NUMBERS_AHEAD,)
             )
@@ -133,11 +133,11 @@ class Catalog(Database):
 
     def holdings(self, dataset: int) -> Holdings:
         """What the shards of a data set add up to, without looking into them."""
-        rows = self._db.execute(
+        rows = self._ask(
             "SELECT format, count(*), sum(is_pinned), sum(bytes)"
             " FROM shards WHERE dataset = ? GROUP BY format ORDER BY format",
             (dataset,),
-        ).fetchall()
+        )
         formats = tuple(row[0] for row in rows)
         return Holdings(formats, *(sum(row[at] for row in rows) for at in range(1, 4)))
 
@@ -145,11 +145,11 @@ class Catalog(Database):
         return self._shards("WHERE dataset = ? AND is_pinned", dataset)
 
     def shard_numbers(self, dataset: int) -> set[int]:
-        return {row[0] for row in self._db.execute("SELECT number FROM shards WHERE dataset = ?", (dataset,))}
+        return {row[0] for row in self._ask("SELECT number FROM shards WHERE dataset = ?", (dataset,))}
 
     def evictable(self, dataset: int) -> Numbers:
         """Numbers of the shards of a data set that are not pinned."""
-        rows = self._db.execute("SELECT number FROM shards WHERE dataset = ? AND NOT is_pinned", (dataset,))
+        rows = self._ask("SELECT number FROM shards WHERE dataset = ? AND NOT is_pinned", (dataset,))
         return np.asarray([row[0] for row in rows], dtype=np.int64)
 
     def shard(self, number: int) -> ShardRow:
@@ -186,9 +186,7 @@ class Catalog(Database):
                 for shard in self.shards(dataset)
                 if not np.array_equal(known[shard.samples], shard.samples)
             )
-            for loss in self._db.execute(
-                "SELECT id, samples FROM losses WHERE dataset = ?", (dataset,)
-            ).fetchall():
+            for loss in self._ask("SELECT id, samples FROM losses WHERE dataset = ?", (dataset,)):
                 moved = numbers[_unpack(loss[1])]
                 self._db.execute(
                     "UPDATE losses SET samples = ? WHERE id = ?", (_pack(moved[moved >= 0]), loss[0])
@@ -213,7 +211,7 @@ class Catalog(Database):
 
     def losses(self, dataset: int) -> list[LossRow]:
         """The oldest first."""
-        rows = self._db.execute(
+        rows = self._ask(
             "SELECT at, reason, detail, samples FROM losses WHERE dataset = ? ORDER BY id", (dataset,)
         )
         return [LossRow(at, reason, detail, _unpack(blob)) for at, reason, detail, blob in rows]
@@ -293,10 +291,8 @@ class Catalog(Database):
 
     def ended_job(self, job: int) -> dict[str, Any] | None:
         """How a job ended; None if there is none, or it has not."""
-        row = self._db.execute(
-            "SELECT result FROM jobs WHERE id = ? AND state != 'queued'", (job,)
-        ).fetchone()
-        return json.loads(row[0]) if row else None
+        rows = self._ask("SELECT result FROM jobs WHERE id = ? AND state != 'queued'", (job,))
+        return json.loads(rows[0][0]) if rows else None
 
     def unfinished_jobs(self) -> list[tuple[int, str, dict[str, Any]]]:
         """(id, data set, request) of jobs that a stop or a crash cut off."""
@@ -321,10 +317,9 @@ class Catalog(Database):
     # Counts
 
     def reader_totals(self, session: str, process: str) -> dict[str, Any] | None:
-        row = self._db.execute(
-            "SELECT totals FROM readers WHERE session = ? AND process = ?", (session, process)
-        ).fetchone()
-        return json.loads(row[0]) if row else None
+        query = "SELECT totals FROM readers WHERE session = ? AND process = ?"
+        rows = self._ask(query, (session, process))
+        return json.loads(rows[0][0]) if rows else None
 
     def put_reader_totals(self, session: str, process: str, totals: Mapping[str, Any]) -> None:
         with self.transaction():

@@ -23,6 +23,9 @@ _MACHINE: Final = {
 }  # fmt: skip
 
 
+DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)  # Python's module stumbles over its own message
+
+
 class CatalogBroken(CacheError):
     """The file is no catalog, or a damaged one: it can be made anew from the shards."""
 
@@ -43,7 +46,7 @@ class Database:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._open(path, is_new)
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             self._db.close()
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _MACHINE:
                 told = f"{path} cannot be opened: {error}"
@@ -103,13 +106,13 @@ class Database:
             self._db.execute("BEGIN IMMEDIATE")
             yield
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             raise self._known(error) from None
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
-    def _known(self, error: sqlite3.Error) -> CacheError:
+    def _known(self, error: Exception) -> CacheError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
             return NoSpace(f"{self._path}: the disk is full", hint="free some disk, or stager evict DATASET")
@@ -121,7 +124,7 @@ class Database:
         """All rows of a query. Raise CatalogBroken if the file is damaged there."""
         try:
             return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             raise self._known(error) from None
 
     def _checked(self, row: Sequence[Any]) -> Sequence[Any]:

@@ -143,6 +143,11 @@ class IndexWriter:
     def evictions(self) -> int:
         return int(self._header[_EVICTIONS_AT // 8])
 
+    @property
+    def highest_shard(self) -> int:
+        """The highest number of a shard that it ever named."""
+        return min(int(self._header[_SHARDS_AT // 8]), SHARDS_MAX // 2)
+
     def extend(self, count: int) -> None:
         """Have room for more samples. Readers that have it mapped go on with those they know."""
         if count > len(self.words):

@@ -1,7 +1,6 @@
 """The catalog: opened, or upgraded from the version before, or, if it was lost, made anew from the files."""
 
 import logging
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 from stager.atomic import fsync_path
 from stager.catalog import Catalog
 from stager.clock import Clock
-from stager.database import CatalogBroken, CatalogOld
+from stager.database import DAMAGE, CatalogBroken, CatalogOld
 from stager.dataset import DatasetRecord, datasets_dir, manifest_path
 from stager.errors import StagerError
 from stager.index import highest_shard
@@ -34,7 +33,7 @@ def open_catalog(cache_dir: Path, scratch_dir: Path, clock: Clock) -> Catalog:
             try:
                 _replace(path, scratch_dir, clock, lambda new: upgrade(cache_dir, scratch_dir, new))
                 return Catalog(path, clock)
-            except (CatalogBroken, sqlite3.Error, ValueError, KeyError, TypeError, IndexError) as error:
+            except (CatalogBroken, *DAMAGE, ValueError, KeyError, TypeError, IndexError) as error:
                 log.error("catalog not upgraded problem=%r", str(error))
                 put_aside(cache_dir, clock)
         except CatalogBroken as error:

@@ -1,6 +1,7 @@
 """The cache directory: what is staged survives, what is not leaves nothing, and one owner has it."""
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -381,3 +382,93 @@ def test_any_order_of_events_keeps_the_books_straight(
     run_state_machine_as_test(
         CacheMachine, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
     )
+
+
+def test_a_flipped_bit_in_the_catalog_never_stops_a_start_nor_moves_a_sample(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [3, 1])
+    stage(cache, dataset, [0, 7], "lmdb")
+    cache.record_failures(dataset, [Failure(5, "corrupt", "bad")])
+    cache.catalog.add_job("data", {"spec": SPEC.to_json()})
+    cache.close()
+    good = (tmp_path / "cache/catalog.db").read_bytes()
+    rng = random.Random(16)
+    used = [at for at in range(len(good)) if good[at]]  # an empty page has nothing to flip
+    rebuilt = 0
+    for _ in range(150):
+        shutil.copytree(tmp_path / "cache", tmp_path / "flipped/cache")
+        bad, at = bytearray(good), rng.choice(used)
+        bad[at] ^= 1 << rng.randrange(8)
+        (tmp_path / "flipped/cache/catalog.db").write_bytes(bad)
+        again = Cache(config_of(tmp_path / "flipped"))
+        found = again.datasets["data"]
+        assert set(found.resident().tolist()) <= {0, 1, 3, 7}, at
+        assert set(np.flatnonzero(is_failed(found.index.words)).tolist()) <= {5}, at
+        assert check_books(again, set()) == []
+        for row in again.catalog.shards():
+            names = FORMATS[row.format].open(found.path_of(row)).identities()
+            for sample, (key, version) in zip(row.samples.tolist(), names, strict=True):
+                assert sample < 0 or (key, version) == (found.records.key(sample), "v1"), at
+        rebuilt += bool(list((tmp_path / "flipped/cache").glob("catalog.broken-*")))
+        again.close()
+        shutil.rmtree(tmp_path / "flipped")
+    assert rebuilt > 30  # the flips did hit something
+
+
+def test_an_index_word_with_a_flipped_bit_is_mended_from_the_catalog(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [3, 1])
+    cache.record_failures(dataset, [Failure(5, "corrupt", "bad")])
+    good = dataset.index.words.copy()
+    for number in (0, 1, 5):
+        for bit in range(64):
+            dataset.index.words[number] ^= np.uint64(1 << bit)
+            assert any("damaged" in problem for problem in check_books(cache, set()))
+            cache.mend(dataset, np.asarray([number]))
+            assert dataset.index.words.tolist() == good.tolist()
+    cache.close()
+
+
+def test_shard_numbers_are_not_used_twice_after_a_lost_catalog_although_their_files_are_gone(
+    tmp_path: Path,
+) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    cache._numbers = iter([900_000])
+    highest = stage(cache, dataset, [3, 1])
+    cache.departures.evict([highest])  # no file and no word names it any more
+    cache.close()
+    (tmp_path / "cache/catalog.db").unlink()
+    again = Cache(config_of(tmp_path))
+    assert again.next_shard(again.datasets["data"], "arrow")[0] > 900_000
+    again.close()
+
+
+def test_a_list_that_has_outgrown_what_is_live_is_made_anew_and_staged_samples_follow(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    for version in ("v1", "v2", "v3"):
+        dataset = scan(cache, dict.fromkeys(KEYS, version))
+    row = stage(cache, dataset, dataset.manifest.numbers.tolist())
+    cache.record_failures(dataset, [Failure(2, "corrupt", "bad")])
+    before = IndexReader(dataset.index.path, dataset.record.lineage, dataset.record.recipe)
+    assert dataset.count == 36
+    path = cache.scratch / "scan"
+    objects = [ObjectInfo(key, 9, "v3") for key in sorted(KEYS)][1:]
+    write_manifest(path, LAYOUTS["folder"], objects, Known(dataset.records, dataset.manifest, relist=True))
+    now = cache.adopt(SPEC, Scan(path))[0]
+    assert (now.count, now.resident().tolist()) == (11, list(range(11)))
+    assert before.is_retired
+    assert not before.words.any()
+    names = FORMATS["arrow"].open(now.path_of(row)).identities()
+    samples = cache.catalog.shard(row.number).samples.tolist()
+    assert sorted(samples) == [-1, *range(11)]
+    assert [now.records.key(s) for s in samples if s >= 0] == [
+        k for (k, _), s in zip(names, samples, strict=True) if s >= 0
+    ]
+    assert check_books(cache, set()) == []
+    cache.close()
+    again = Cache(config_of(tmp_path))
+    assert again.datasets["data"].resident().tolist() == list(range(11))
+    again.close()

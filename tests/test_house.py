@@ -80,7 +80,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "pycurl": (SOURCES,),
     "rich": (CLI,),
     "simplejpeg": (RECIPES, CLIENTS),
-    "sqlite3": tuple(f"stager/{name}.py" for name in ("cache", "catalog", "database", "rebuild", "upgrade")),
+    "sqlite3": tuple(f"stager/{name}.py" for name in ("catalog", "database", "upgrade")),
     "starlette": (SERVICE,),
     "subprocess": THREADS,
     "tensorflow": ("clients/stager_client/tensorflow.py",),
