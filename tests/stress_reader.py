@@ -98,6 +98,11 @@ class Expected:
         self._versions = left
         return ""
 
+    def lacking(self, numbers: list[int]) -> list[int]:
+        """Of the objects that every version left has, those that are not among these."""
+        known = [set(map(int, version["contents"])) for version in self._versions.values()]
+        return sorted(set.intersection(*known) - set(numbers))
+
     def _those_with(self, number: int, content: int) -> dict[Path, Any]:
         return {
             path: version
@@ -169,6 +174,8 @@ def read_epoch(epoch: Iterator[Batch], expected: Expected, seen: Seen, draw: ran
         if (expected.root.parent / "stop").exists():
             return 0
         time.sleep(pause_s)
+    if -1 in numbers:
+        seen.add_wrong(f"this epoch lacked {[key_of(number) for number in expected.lacking(numbers)][:5]}")
     twice = [key_of(number) for number, count in Counter(numbers).items() if count > 1 and number >= 0]
     if twice:
         seen.add_wrong(f"{len(twice)} samples came twice in one epoch: {twice[:3]}")
