@@ -223,9 +223,9 @@ class Stress:
         chosen = self.some(list(self.source.contents.items()), 4)
         self.history.flip(chosen)
         for path in self.place.cache.rglob("*"):
-            with suppress(
-                FileNotFoundError, IsADirectoryError, NotADirectoryError
-            ):  # one that goes meanwhile
+            if path.is_symlink() or path.is_dir():  # a link leads to memory, which verify does not look at
+                continue
+            with suppress(FileNotFoundError):  # it is gone by now
                 self.flip_in(path, [cropped(image_of(*sample), side).tobytes() for sample in chosen])
         if self.command("verify", "--repair") == 0:
             self.history.repaired()
