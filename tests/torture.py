@@ -35,7 +35,7 @@ def run_part(part: str, seed: int, seconds: float, quick: bool) -> dict[str, Any
     os.environ["STAGER_CONFIG"] = str(root / "stager.toml")
     try:
         if part == "flips":
-            done: Any = run_flips(root, seed, seconds)
+            done: Any = run_flips(root, seed, seconds, least=20)
         elif part == "faults":
             done = run_faults(root, seed, seconds, with_hanging=not quick)
         else:

@@ -20,13 +20,14 @@ from images import encode
 from running import Place
 from sets import table
 from stager.errors import StagerError
-from versions_kept import CROP_A, image_of, key_of, said_by, what_is_wrong
+from versions_kept import CROP_A, SIDE, image_of, key_of, said_by, what_is_wrong
 from warm import command, forked, warm_up
 
 COUNT = 40
 ALWAYS = 50  # more often than anyone asks
 VICTIMS = (3, 17, 31)
 COMMAND_S = 400.0
+ROW_40 = 54 + 40 * SIDE * 3  # where a row of a BMP begins that every crop has
 HANGING = ("stalled", "silent", "dripping")  # each takes a minute or more to be given up
 WRONG = ("wrong, the same", "wrong, each time another")
 RANGED = ("another_part", "deaf_to_ranges")  # ours are too small to be asked for in ranges
@@ -47,7 +48,7 @@ def wrong_inside(draw: Callable[[], int]) -> Fault:
     """One byte of a pixel is another, at a place that is drawn for each answer; length and ETag are right."""
 
     def fault(answer: Any, body: bytes, etag: str) -> None:
-        at = len(body) // 2 + draw() % 1000
+        at = ROW_40 + 20 * 3 + draw()
         good(answer, body[:at] + bytes([body[at] ^ 64]) + body[at + 1 :], etag)
 
     return fault
@@ -61,11 +62,8 @@ def faults(seed: int) -> dict[str, Fault]:
         for name, value in inspect.getmembers(faultserver, inspect.isfunction)
         if value.__module__ == faultserver.__name__ and is_fault(value) and name not in RANGED
     }
-    own = {
-        "wrong, the same": wrong_inside(lambda: 7),
-        "wrong, new": wrong_inside(lambda: drawn.randrange(999)),
-    }
-    return {**found, **ERRORS, **own}
+    same, new = wrong_inside(lambda: 7), wrong_inside(lambda: drawn.randrange(60))
+    return {**found, **ERRORS, WRONG[0]: same, WRONG[1]: new}
 
 
 def is_fault(function: Callable[..., Any]) -> bool:
