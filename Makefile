@@ -7,6 +7,8 @@
 MAKEFLAGS += --no-print-directory
 
 JOBS ?= 2
+STRESS_S ?= 1800
+TORTURE_S ?= 1800
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
@@ -18,7 +20,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow soak demo bench bench-quick bench-scale install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow soak stress torture demo bench bench-quick bench-scale install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -43,6 +45,12 @@ tensorflow: $(TF_STAMP) ## run the tests of the TensorFlow client, in .venv-tf
 
 soak: $(STAMP) ## 90 epochs of each way to read: memory, descriptors and threads stay flat
 	STAGER_SOAK_EPOCHS=90 .venv/bin/python -m pytest -q tests/test_soak.py $(ARGS)
+
+stress: $(STAMP) ## STRESS_S=1800 seconds of readers, rescans, evictions, kills and repairs; STRESS_SEED=7 repeats one
+	.venv/bin/python tests/stress.py --seconds $(STRESS_S) $(if $(STRESS_SEED),--seed $(STRESS_SEED)) $(ARGS)
+
+torture: $(STAMP) ## TORTURE_S=1800 seconds of bit flips, power losses and S3 faults; TORTURE_SEED=7 repeats one
+	.venv/bin/python tests/torture.py --seconds $(TORTURE_S) $(if $(TORTURE_SEED),--seed $(TORTURE_SEED)) $(ARGS)
 
 demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
 	.venv/bin/python examples/demo.py $(ARGS)
