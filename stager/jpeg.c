@@ -43,6 +43,19 @@ typedef struct {
     Huffman huffman;
 } Work;
 
+/* Whether all scans of a progressive image have been read. Of one that lacks some, libjpeg guesses the rest by the
+   blocks around, and not every version, nor every part of an image, is guessed alike. */
+static int is_refined(const struct jpeg_decompress_struct *info)
+{
+    if (!info->progressive_mode)
+        return 1;
+    for (int component = 0; component < info->num_components; component++)
+        for (int k = 0; k < DCTSIZE2; k++)
+            if (!info->coef_bits || info->coef_bits[component][k])
+                return 0;
+    return 1;
+}
+
 static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t out_stride)
 {
     struct jpeg_decompress_struct *info = &work->info;
@@ -54,6 +67,8 @@ static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height,
         return 1;
     info->out_color_space = JCS_RGB;
     jpeg_start_decompress(info);
+    if (!is_refined(info))
+        return 1;
     if (stager_take_huffman(&work->huffman, info))
         return -1;
 
