@@ -183,27 +183,31 @@ int stager_decode_resized(const uint8_t *data, int64_t size, int64_t height, int
                           int64_t to_width, int64_t top, int64_t left, int64_t window_height,
                           int64_t window_width, uint8_t *out)
 {
-    Work work;
-    memset(&work, 0, sizeof work);
-    work.info.err = jpeg_std_error(&work.errors.manager);
-    work.errors.manager.error_exit = give_up;
-    work.errors.manager.emit_message = on_message;
-    if (setjmp(work.errors.back))
+    Work *work = calloc(1, sizeof *work); /* 100 KB: a thread may have a small stack */
+    if (!work)
         return -1;
-    jpeg_create_decompress(&work.info);
+    work->info.err = jpeg_std_error(&work->errors.manager);
+    work->errors.manager.error_exit = give_up;
+    work->errors.manager.emit_message = on_message;
+    if (setjmp(work->errors.back)) {
+        free(work);
+        return -1;
+    }
+    jpeg_create_decompress(&work->info);
     int64_t out_stride = window_width * CHANNELS;
-    int result = stager_weigh_axis(&work.down, height, to_height, top, window_height) ||
-                         stager_weigh_axis(&work.across, width, to_width, left, window_width)
+    int result = stager_weigh_axis(&work->down, height, to_height, top, window_height) ||
+                         stager_weigh_axis(&work->across, width, to_width, left, window_width)
                      ? -1
-                     : decode(&work, data, size, height, width, out_stride);
+                     : decode(work, data, size, height, width, out_stride);
     if (result == 0)
-        stager_pass_down(&work.down, work.middle, out_stride, out_stride, work.sums, out, out_stride);
-    jpeg_destroy_decompress(&work.info);
-    free(work.huffman.data);
-    free(work.band);
-    free(work.middle);
-    free(work.sums);
-    stager_forget_axis(&work.down);
-    stager_forget_axis(&work.across);
+        stager_pass_down(&work->down, work->middle, out_stride, out_stride, work->sums, out, out_stride);
+    jpeg_destroy_decompress(&work->info);
+    free(work->huffman.data);
+    free(work->band);
+    free(work->middle);
+    free(work->sums);
+    stager_forget_axis(&work->down);
+    stager_forget_axis(&work->across);
+    free(work);
     return result;
 }
