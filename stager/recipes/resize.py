@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stager import native
+from stager.recipes.selftest import check_native
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -70,10 +71,13 @@ def installed_resizers() -> dict[str, Resizer]:
 
 @cache
 def _chosen() -> tuple[str, Resizer]:
+    check_native()
     if native.library:  # asked first: importing torch takes seconds
         return "native", resize_by_native
     if _pillow_is_simd():
         return "pillow-simd", resize_by_pillow
+    if native.is_switched_off() or native.fault:
+        return "pillow", resize_by_pillow  # of the others, only Pillow has the same pixels to the last bit
     return next(iter(installed_resizers().items()))
 
 
