@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
+from stager import native
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
 from stager.dataset import DatasetSpec
 from stager.events import Events
@@ -51,6 +52,7 @@ class WorkerPool:
         self.size = max(1, round(cores / THREADS_PER_WORKER))
         self.threads = -(-cores // self.size) + 1  # one waits for Python's lock as a rule, or for the disk
         self.workers: list[WorkerProcess] = []
+        self.native = native.describe()  # which way samples are prepared: once a worker runs, what it says
         self._answers = answers
 
     def start(self, specs: Iterable[DatasetSpec]) -> None:
@@ -114,6 +116,8 @@ class WorkerPool:
                     break  # a line cut off by a crash
                 if message["kind"] == "log":
                     log.log(message["level"], "%s", message["event"])
+                elif message["kind"] == "native":
+                    self.native = message["native"]
                 else:
                     self._answers.put(Answer(worker, message))
         worker.process.wait()
