@@ -84,6 +84,11 @@ class Staging:
             if answered is not None:
                 self._ended(answered)
 
+    @property
+    def native(self) -> str:
+        """Which way workers prepare samples."""
+        return self._tasks.pool.native
+
     def warm_up(self, specs: Iterable[DatasetSpec]) -> None:
         """Have workers ready before the first task, and the sources of the first data sets open."""
         self._tasks.pool.start(list(specs)[:OPEN_AHEAD])
