@@ -13,7 +13,6 @@ from stager.shards.file import ShardFile
 from stager.shards.stored import StoredArray
 from stager.shards.trailer import Place, read_trailer
 
-
 # What Python raises at a number, a text or a list where something else is expected.
 _NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
@@ -74,7 +73,7 @@ class OpenShard(ABC):
 
 @contextmanager
 def _makes_sense(path: Path) -> Iterator[None]:
-    """A trailer whose checksum fits may be nonsense all the same: from another program, or another version."""
+    """A trailer whose checksum fits may be nonsense all the same: another program's, or another version's."""
     try:
         yield
     except _NONSENSE as error:
