@@ -190,3 +190,18 @@ def test_the_decoder_needs_little_of_a_threads_stack(photo: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(photo)], timeout=60, check=False)
     assert done.returncode == 0
+
+
+def test_the_function_that_is_replaced_is_where_libjpegs_own_header_has_it(tmp_path: Path) -> None:
+    source = tmp_path / "place.c"
+    source.write_text(
+        "#define JPEG_INTERNALS\n#include <stddef.h>\n#include <stdio.h>\n#include <jpeglib.h>\n"
+        "struct jpeg_entropy_decoder_as_we_have_it { void (*start_pass)(void); void (*decode_mcu)(void); };\n"
+        "_Static_assert(offsetof(struct jpeg_entropy_decoder, decode_mcu) ==\n"
+        '    offsetof(struct jpeg_entropy_decoder_as_we_have_it, decode_mcu), "it has another place");\n'
+    )
+    command = ["cc", "-fsyntax-only", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No such file" in done.stderr:
+        pytest.skip("libjpeg's private headers, which Debian installs, are not there")
+    assert done.returncode == 0, done.stderr
