@@ -20,7 +20,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow soak stress torture demo bench bench-quick bench-scale install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow fuzz soak stress torture demo bench bench-quick bench-scale install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -42,6 +42,16 @@ simd: $(SIMD_STAMP) ## run the tests with pillow-simd instead of Pillow, in .ven
 
 tensorflow: $(TF_STAMP) ## run the tests of the TensorFlow client, in .venv-tf
 	.venv-tf/bin/python -m pytest -q tests/test_tensorflow.py $(ARGS)
+
+FUZZ_S ?= 600
+FUZZ = .venv/bin/python tests/fuzzing.py --seconds $$(($(FUZZ_S) / 6))
+fuzz: $(STAMP) ## mutated JPEGs, shards, listings and predicates, FUZZ_S=600 seconds; what fails stays in .fuzz/
+	$(FUZZ) jpeg --sanitize $(ARGS)
+	$(FUZZ) jpeg $(ARGS)
+	$(FUZZ) arrow $(ARGS)
+	$(FUZZ) lmdb $(ARGS)
+	$(FUZZ) listing $(ARGS)
+	$(FUZZ) where $(ARGS)
 
 soak: $(STAMP) ## 90 epochs of each way to read: memory, descriptors and threads stay flat
 	STAGER_SOAK_EPOCHS=90 .venv/bin/python -m pytest -q tests/test_soak.py $(ARGS)
@@ -75,7 +85,7 @@ install-systemd: ## unit, user, directories and /etc/stager/stager.toml (as root
 	test -n "$(DESTDIR)" || systemctl daemon-reload
 
 clean: ## remove what was built and measured; the environments stay
-	rm -rf build dist *.egg-info/ .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info/ .demo .fuzz .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find bench clients examples service stager tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too

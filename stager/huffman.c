@@ -15,7 +15,11 @@
 #define UNLIKELY(fact) __builtin_expect(!!(fact), 0)
 #define INLINE static inline __attribute__((always_inline))
 
-/* How libjpeg's own interface of an entropy decoder begins (jpegint.h), in all versions of libjpeg-turbo. */
+#ifdef STAGER_HUFFMAN
+
+_Static_assert(sizeof(JCOEF) == 2 && DCTSIZE2 == 64, "coefficients are as all of libjpeg-turbo has them");
+
+/* How libjpeg's own interface of an entropy decoder begins (jpegint.h): see STAGER_HUFFMAN. */
 struct jpeg_entropy_decoder {
     void (*start_pass)(j_decompress_ptr info);
     boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
@@ -261,4 +265,23 @@ int stager_take_huffman(Huffman *huffman, j_decompress_ptr info)
     info->client_data = huffman;
     info->entropy->decode_mcu = decode_mcu;
     return 0;
+}
+
+#else
+
+int stager_take_huffman(Huffman *huffman, j_decompress_ptr info)
+{
+    (void)huffman, (void)info;
+    return 0;
+}
+
+#endif
+
+int stager_has_huffman(void)
+{
+#ifdef STAGER_HUFFMAN
+    return 1;
+#else
+    return 0;
+#endif
 }

@@ -9,6 +9,16 @@
 
 #include <jpeglib.h>
 
+/* The place of the function that is replaced is not published by libjpeg. It was looked up in libjpeg-turbo 2.1 to 3.2;
+   with any other, libjpeg's own stays. And bits are read as little-endian CPUs have them. */
+#if defined(LIBJPEG_TURBO_VERSION_NUMBER) && defined(JPEG_LIB_VERSION) && \
+    (JPEG_LIB_VERSION == 62 || JPEG_LIB_VERSION == 70 || JPEG_LIB_VERSION == 80) && \
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if LIBJPEG_TURBO_VERSION_NUMBER >= 2001000 && LIBJPEG_TURBO_VERSION_NUMBER < 3003000
+#define STAGER_HUFFMAN
+#endif
+#endif
+
 #define PEEK 10 /* bits that are looked at together; with more, the tables leave no room in the CPU's first cache */
 
 typedef struct {
@@ -37,5 +47,8 @@ typedef struct {
 /* Take over from libjpeg, which has just started to decompress from memory, if the image is of the plain kind.
    `huffman` is zero before, and used until the end. Returns -1 if there is no memory, else 0. */
 int stager_take_huffman(Huffman *huffman, j_decompress_ptr info);
+
+/* Whether it takes over at all. */
+int stager_has_huffman(void);
 
 #endif

@@ -43,6 +43,19 @@ typedef struct {
     Huffman huffman;
 } Work;
 
+/* Whether all scans of a progressive image have been read. Of one that lacks some, libjpeg guesses the rest by the
+   blocks around, and not every version, nor every part of an image, is guessed alike. */
+static int is_refined(const struct jpeg_decompress_struct *info)
+{
+    if (!info->progressive_mode)
+        return 1;
+    for (int component = 0; component < info->num_components; component++)
+        for (int k = 0; k < DCTSIZE2; k++)
+            if (!info->coef_bits || info->coef_bits[component][k])
+                return 0;
+    return 1;
+}
+
 static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t out_stride)
 {
     struct jpeg_decompress_struct *info = &work->info;
@@ -54,6 +67,8 @@ static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height,
         return 1;
     info->out_color_space = JCS_RGB;
     jpeg_start_decompress(info);
+    if (!is_refined(info))
+        return 1;
     if (stager_take_huffman(&work->huffman, info))
         return -1;
 
@@ -168,27 +183,31 @@ int stager_decode_resized(const uint8_t *data, int64_t size, int64_t height, int
                           int64_t to_width, int64_t top, int64_t left, int64_t window_height,
                           int64_t window_width, uint8_t *out)
 {
-    Work work;
-    memset(&work, 0, sizeof work);
-    work.info.err = jpeg_std_error(&work.errors.manager);
-    work.errors.manager.error_exit = give_up;
-    work.errors.manager.emit_message = on_message;
-    if (setjmp(work.errors.back))
+    Work *work = calloc(1, sizeof *work); /* 100 KB: a thread may have a small stack */
+    if (!work)
         return -1;
-    jpeg_create_decompress(&work.info);
+    work->info.err = jpeg_std_error(&work->errors.manager);
+    work->errors.manager.error_exit = give_up;
+    work->errors.manager.emit_message = on_message;
+    if (setjmp(work->errors.back)) {
+        free(work);
+        return -1;
+    }
+    jpeg_create_decompress(&work->info);
     int64_t out_stride = window_width * CHANNELS;
-    int result = stager_weigh_axis(&work.down, height, to_height, top, window_height) ||
-                         stager_weigh_axis(&work.across, width, to_width, left, window_width)
+    int result = stager_weigh_axis(&work->down, height, to_height, top, window_height) ||
+                         stager_weigh_axis(&work->across, width, to_width, left, window_width)
                      ? -1
-                     : decode(&work, data, size, height, width, out_stride);
+                     : decode(work, data, size, height, width, out_stride);
     if (result == 0)
-        stager_pass_down(&work.down, work.middle, out_stride, out_stride, work.sums, out, out_stride);
-    jpeg_destroy_decompress(&work.info);
-    free(work.huffman.data);
-    free(work.band);
-    free(work.middle);
-    free(work.sums);
-    stager_forget_axis(&work.down);
-    stager_forget_axis(&work.across);
+        stager_pass_down(&work->down, work->middle, out_stride, out_stride, work->sums, out, out_stride);
+    jpeg_destroy_decompress(&work->info);
+    free(work->huffman.data);
+    free(work->band);
+    free(work->middle);
+    free(work->sums);
+    stager_forget_axis(&work->down);
+    stager_forget_axis(&work->across);
+    free(work);
     return result;
 }

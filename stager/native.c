@@ -193,7 +193,7 @@ void stager_pass_down(const Axis *axis, const uint8_t *source, int64_t stride, i
 /* Resize an image of `height` x `width` to `to_height` x `to_width` and put the window of it into `out`.
    Return 0, or -1 if there is no memory. */
 int stager_resize(const uint8_t *source, int64_t height, int64_t width, int64_t to_height, int64_t to_width,
-                  int64_t top, int64_t left, int64_t window_height, int64_t window_width, int is_down_first,
+                  int64_t top, int64_t left, int64_t window_height, int64_t window_width, int64_t is_down_first,
                   uint8_t *out)
 {
     Axis down = {0}, across = {0};
@@ -233,4 +233,18 @@ done:
     stager_forget_axis(&down);
     stager_forget_axis(&across);
     return result;
+}
+
+/* What of its code this CPU can run: 2 with AVX-512 VNNI, 1 with AVX2, 0 with neither. */
+int stager_cpu(void)
+{
+#ifdef STAGER_VNNI
+    if (stager_has_vnni())
+        return 2;
+#endif
+#ifdef STAGER_AVX2
+    if (__builtin_cpu_supports("avx2"))
+        return 1;
+#endif
+    return 0;
 }

@@ -42,6 +42,7 @@ void stager_pass_across(const Axis *axis, const uint8_t *source, int64_t stride,
                         uint8_t *out, int64_t out_stride);
 void stager_pass_down(const Axis *axis, const uint8_t *source, int64_t stride, int64_t bytes, int32_t *sums,
                       uint8_t *out, int64_t out_stride);
+int stager_has_vnni(void);
 int stager_make_quads(Axis *axis);
 void stager_pass_across_vnni(const Axis *axis, const uint8_t *source, int64_t stride, int64_t rows, uint8_t *out,
                              int64_t out_stride);

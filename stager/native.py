@@ -1,9 +1,14 @@
-"""The loops in C, which run without Python's lock. Where it was not compiled, each has a stand-in."""
+"""The loops in C, which run without Python's lock. Where it was not compiled, each has a stand-in.
+
+STAGER_NATIVE=0 turns all of it off. `recipes/selftest.py` sees that it is right before it is used there.
+"""
 
 import ctypes
 import importlib.machinery
+import os
+from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import CDLL, addressof, c_char, c_int, c_int64, c_void_p
+from ctypes import CDLL, Structure, addressof, c_char, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Final
 
@@ -15,35 +20,63 @@ Size = tuple[int, int]  # height, width
 Window = tuple[int, int, int, int]  # top, left, height, width of a resized image, the part that is wanted
 
 
-NAMES: Final = ("_native_jpeg", "_native")  # with libjpeg-turbo, and without
+WITHOUT_JPEG: Final = ("_native",)
+NAMES: Final = ("_native_jpeg", *WITHOUT_JPEG)  # with libjpeg-turbo first
+CPUS: Final = ("plain C", "AVX2", "AVX-512 VNNI")  # as stager_cpu() counts them
 
 
-def _load() -> CDLL | None:
-    for name in NAMES:
+def is_switched_off() -> bool:
+    """Whether somebody asked for none of it."""
+    return os.environ.get("STAGER_NATIVE") == "0"
+
+
+def load(names: Sequence[str] = NAMES) -> CDLL | None:
+    """The first of these libraries that is there and fits; None: there is none, or it is switched off."""
+    for name in names if not is_switched_off() else ():
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
             path = Path(__file__).with_name(name + suffix)
             if path.exists():
-                with suppress(OSError):  # made for another machine, or libjpeg-turbo is gone
-                    return _declare(ctypes.CDLL(str(path)))
+                # Made for another machine, or libjpeg-turbo is gone; or made from sources of another day.
+                with suppress(OSError, AttributeError):
+                    return declare(ctypes.CDLL(str(path)))
     return None
 
 
-def _declare(library: CDLL) -> CDLL:
+def declare(library: CDLL) -> CDLL:
+    """Tell ctypes what the functions take. Raise AttributeError if one is missing."""
     library.stager_read_samples.argtypes = (c_void_p, c_int64, *[c_void_p] * 5)
     library.stager_read_samples.restype = c_int64
     library.stager_map.argtypes, library.stager_map.restype = (c_int, c_void_p), c_void_p
     library.stager_unmap.argtypes, library.stager_unmap.restype = (c_void_p, c_int64), None
-    library.stager_resize.argtypes = (c_void_p, *[c_int64] * 8, c_int, c_void_p)
+    library.stager_cpu.argtypes, library.stager_cpu.restype = (), c_int
+    library.stager_try.argtypes, library.stager_try.restype = (c_void_p, c_int64, c_void_p), c_int
+    library.stager_resize.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
     library.stager_resize.restype = c_int
-    with suppress(AttributeError):
+    if hasattr(library, "stager_decode_resized"):
         library.stager_decode_resized.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
         library.stager_decode_resized.restype = c_int
         library.stager_look_at_jpeg.argtypes = (c_void_p, c_int64)
         library.stager_look_at_jpeg.restype = c_int64
+        library.stager_has_huffman.argtypes, library.stager_has_huffman.restype = (), c_int
     return library
 
 
-library = _load()
+library = load()
+fault = ""  # what the self-test found; by then it has replaced the library, or set it to None
+
+
+def describe() -> str:
+    """Which way this process goes, as people read it: "jpeg+resize (AVX2)", or "off: not compiled"."""
+    if is_switched_off():
+        return "off (STAGER_NATIVE=0)"
+    if library is None:
+        return f"off: {fault or 'not compiled'}"
+    about = [CPUS[library.stager_cpu()]]
+    if decodes_jpeg() and not library.stager_has_huffman():
+        about.append("libjpeg's own Huffman decoder")
+    if fault:
+        about.append(fault)
+    return f"{'jpeg+resize' if decodes_jpeg() else 'resize only'} ({'; '.join(about)})"
 
 
 def decodes_jpeg() -> bool:
@@ -97,6 +130,32 @@ def address_of(data: memoryview) -> int:
         ValueError,
     ):  # read-only, or none at all: NumPy takes these, too, in five times the time
         return np.frombuffer(data, np.uint8).ctypes.data
+
+
+class Trial(Structure):
+    """As trial.c has it: a call of stager_resize or stager_decode_resized."""
+
+    _fields_ = (
+        ("call", c_void_p),
+        ("data", c_void_p),
+        ("numbers", c_int64 * 9),
+        ("out_bytes", c_int64),
+        ("result", c_int64),
+    )
+
+
+def try_in_child(trials: Sequence[Trial]) -> list[bytes | None]:
+    """What each trial made, in a child process; None: it failed, or the child died before it was done."""
+    assert library is not None
+    told = (Trial * len(trials))(*trials)
+    out = np.zeros(sum(trial.out_bytes for trial in trials), np.uint8)
+    if library.stager_try(addressof(told), len(trials), address_of(out.data)):
+        raise MemoryError("no child process could be started")
+    ends = np.cumsum([trial.out_bytes for trial in trials]).tolist()
+    return [
+        out[end - trial.out_bytes : end].tobytes() if trial.result == 0 else None
+        for trial, end in zip(told, ends, strict=True)
+    ]
 
 
 def _room_for(size: Size, window: Window) -> Pixels:

@@ -56,6 +56,7 @@ class Owner:
                 "version": __version__,
                 "uptime_s": round(self.clock.now() - self.began_at, 1) if is_up else 0.0,
                 "cache_dir": str(self.cache.directory),
+                "native": self.staging.native,
             },
             "budget": self.cache.budget.to_json(),
             "datasets": [{name: row[name] for name in names} for row in datasets],

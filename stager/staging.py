@@ -118,6 +118,11 @@ class Staging:
         ids = {dataset.id for dataset in self.cache.of_name(name)}
         return self.leases.are_known and name not in self.leases.held() and ids.isdisjoint(self._in_use())
 
+    @property
+    def native(self) -> str:
+        """Which way workers prepare samples."""
+        return self._tasks.pool.native
+
     def warm_up(self, specs: Iterable[DatasetSpec]) -> None:
         """Have workers ready before the first task, and the sources of the first data sets open."""
         self._tasks.pool.start(list(specs)[:OPEN_AHEAD])

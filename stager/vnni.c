@@ -34,11 +34,16 @@ static void set_digits(Quad *quad, int lane, const int32_t *weights)
     }
 }
 
+int stager_has_vnni(void)
+{
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512bw");
+}
+
 /* Have ready what the passes below need, if this CPU can run them. Returns -1 if there is no memory. */
 int stager_make_quads(Axis *axis)
 {
-    if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512vl") ||
-        !__builtin_cpu_supports("avx512bw"))
+    if (!stager_has_vnni())
         return 0;
     int64_t quads = (axis->outputs + LANES - 1) / LANES, groups = 0;
     for (int64_t i = 0; i < axis->outputs; i++) {

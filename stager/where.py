@@ -45,6 +45,8 @@ DEPTH_MAX: Final = 50
 
 def select(manifest: Manifest, expression: str) -> Mask:
     """Which samples of a manifest an expression is true for."""
+    if not expression.isascii() and any("\ud800" <= letter <= "\udfff" for letter in expression):
+        raise UsageError(f"--where {expression!r}: it is no UTF-8", hint="use like '%', which fits any bytes")
     parser = _Parser(manifest, expression)
     mask = parser.either(0)
     parser.end()

@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from stager import native
 from stager.budget import check_free
 from stager.dataset import DatasetSpec
 from stager.errors import known_error
@@ -45,13 +46,13 @@ class Worker:
     """Runs each task on a thread of its own; all share the fetch and prepare threads."""
 
     def __init__(self, prepare_threads: int, answers: TextIO) -> None:
-        self.pools = Pools(prepare_threads, load_libraries)
         self._answers = answers
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
         self._lists: dict[tuple[str, str], Records] = {}  # by directory and lineage
         self._turn = Turn()  # of the last shard
         self._turn.leave()
+        self.pools = Pools(prepare_threads, self._load)
 
     def start(self, task: Mapping[str, Any]) -> None:
         """Begin one task: scan, build, or open (a source that is likely to be asked for)."""
@@ -74,6 +75,10 @@ class Worker:
             told = known_error(error, task.get("path", ""))
             about = {"error": type(told).__name__, "message": told.message, "hint": told.hint}
             self.say({"task": task["task"], "kind": "failed", **about})
+
+    def _load(self) -> None:
+        load_libraries()
+        self.say({"kind": "native", "native": native.describe()})
 
     def _open_ahead(self, task: Mapping[str, Any]) -> None:
         with suppress(Exception):  # the first task that needs it tells
@@ -160,7 +165,7 @@ def load_libraries() -> None:
         with suppress(Exception):  # what cannot be imported, the first sample tells
             import_module(module)
     with suppress(Exception):
-        resizer_name()
+        resizer_name()  # which has the self-test run
     gc.freeze()  # thousands of objects that stay: no collection need look at them again
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, Protocol
 
+from stager import native
 from stager.clock import Clock
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
 from stager.dataset import DatasetSpec
@@ -49,6 +50,7 @@ class Pool(Protocol):
     size: int  # processes
     threads: int  # of each, that prepare
     workers: list[WorkerProcess]
+    native: str  # which way samples are prepared
 
     def start(self, specs: Iterable[DatasetSpec]) -> None: ...
 
@@ -73,6 +75,7 @@ class WorkerPool:
         self.threads = -(-cores // self.size) + 1  # one waits for Python's lock as a rule, or for the disk
         self.workers: list[WorkerProcess] = []
         self._answers, self._clock = answers, clock
+        self.native = native.describe()  # which way samples are prepared: once a worker runs, what it says
 
     def start(self, specs: Iterable[DatasetSpec]) -> None:
         """Start all processes now, with these sources open: the first reader need not wait for them."""
@@ -135,6 +138,8 @@ class WorkerPool:
                     break  # a line cut off by a crash
                 if message["kind"] == "log":
                     log.log(message["level"], "%s", message["event"])
+                elif message["kind"] == "native":
+                    self.native = message["native"]
                 else:
                     self._answers.put(Answer(worker, message))
         worker.process.wait()

@@ -64,7 +64,8 @@ THREADS = (
         "service/stagerd/daemon.py",
     ),
     *(f"clients/stager_client/{name}.py" for name in ("ahead", "buffers", "loader", "samples", "session")),
-    *("stager/shards/file.py", "stager/shards/pieces.py"),  # no threads of their own, but locks
+    # no threads of their own, but locks
+    *("stager/shards/file.py", "stager/shards/pieces.py", "stager/recipes/selftest.py"),
     *(CLI, SOURCES),
 )
 ONLY_IN: dict[str, tuple[str, ...]] = {

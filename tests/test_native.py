@@ -39,12 +39,12 @@ def library_for(cpu: str) -> ctypes.CDLL:
     if not CPUS[cpu]:
         return native.library
     here = Path(native.__file__).parent
-    sources = [str(here / name) for name in ("native.c", "vnni.c", "samples.c", "windows.c")]
+    sources = [str(here / name) for name in ("native.c", "vnni.c", "samples.c", "windows.c", "trial.c")]
     made = Path(mkdtemp(prefix="stager-native-")) / "native.so"
     try:
         command = ["cc", "-O3", "-shared", "-fPIC", CPUS[cpu], *sources, "-lm", "-o", str(made)]
         subprocess.run(command, check=True)
-        return native._declare(ctypes.CDLL(str(made)))
+        return native.declare(ctypes.CDLL(str(made)))
     finally:
         shutil.rmtree(made.parent)
 

@@ -198,3 +198,34 @@ def test_bytes_that_do_not_belong_to_the_image_are_judged_as_by_the_long_way(
         for data in (pixels + more + end, pixels + end + more):
             short, long = both_ways(data, monkeypatch)
             assert short == long if isinstance(long, str) else np.array_equal(short, long)
+
+
+def scans_of(whole: bytes) -> list[int]:
+    """Where each scan's coded bytes end."""
+    ends, at = [], 2
+    while whole[at + 1] != 0xD9:
+        is_scan = whole[at + 1] == 0xDA
+        at += 2 + int.from_bytes(whole[at + 2 : at + 4], "big")
+        if is_scan:
+            while whole[at] != 0xFF or whole[at + 1] == 0 or 0xD0 <= whole[at + 1] <= 0xD7:
+                at += 1
+            ends.append(at)
+    return ends
+
+
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, "grey"])
+@pytest.mark.parametrize("quality", [30, 75, 95])
+def test_a_progressive_image_that_lacks_scans_has_the_pixels_of_the_long_way(
+    quality: int, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo = natural(200, 150, seed=quality)
+    photo = photo[:, :, 0] if sampling == "grey" else photo
+    whole = jpeg(photo, progressive=True, quality=quality, subsampling=SAMPLINGS.get(sampling, 0))
+    ends = scans_of(whole)
+    assert len(ends) == (6 if sampling == "grey" else 10)
+    for end in ends:
+        data = whole[:end] + whole[-2:]
+        short, long = both_ways(data, monkeypatch)
+        assert not isinstance(long, str)
+        assert np.array_equal(short, long)
+        assert takes_the_short_way(data, monkeypatch) == (end == ends[-1])

@@ -108,8 +108,8 @@ class ResizeContract:
             assert all(np.array_equal(got, want) for got, want in zip(together, alone * 8, strict=True))
 
 
-class TestNative(ResizeContract):
-    name = "native"
+class ExactResizeContract(ResizeContract):
+    """What they promise that stand in for one another."""
 
     @pytest.mark.parametrize("sizes", SIZES, ids=str)
     def test_pixels_are_those_of_pillow_to_the_last_bit(
@@ -120,8 +120,17 @@ class TestNative(ResizeContract):
         got = resizer(pixels, height, width, window)
         assert np.array_equal(got, plain_pillow(pixels, height, width, window))
 
+    @pytest.mark.parametrize("window", [Window(8, 18, 48, 48), Window(0, 0, 64, 85), Window(63, 84, 1, 1)])
+    def test_any_window_is_that_part_of_the_whole_to_the_last_bit(self, resizer: Any, window: Window) -> None:
+        pixels = natural(96, 72)
+        assert np.array_equal(resizer(pixels, 64, 85, window), plain_pillow(pixels, 64, 85, window))
 
-class TestPillow(ResizeContract):
+
+class TestNative(ExactResizeContract):
+    name = "native"
+
+
+class TestPillow(ExactResizeContract):
     name = "pillow"
 
 

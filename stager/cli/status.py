@@ -36,6 +36,7 @@ def _tell_status(value: dict[str, Any]) -> None:
     else:
         out.print("service: not running (start it: systemctl start stager, or stager serve)", highlight=False)
     out.print(f"cache:   {service['cache_dir']}", highlight=False, soft_wrap=True)
+    out.print(f"native:  {service['native']}", highlight=False, markup=False, soft_wrap=True)
     out.print(
         f"budget:  {say_bytes(budget['used_bytes'])} used of {say_bytes(budget['capacity_bytes'])};"
         f" disk has {say_bytes(budget['free_bytes'])} free, {say_bytes(budget['reserve_bytes'])} are kept",

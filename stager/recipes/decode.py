@@ -20,6 +20,7 @@ from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, WebPIm
 from stager import native
 from stager.errors import SampleError
 from stager.recipes.resize import Pixels, Target, goes_down_first
+from stager.recipes.selftest import check_native
 
 # Pillow knows the last two once they are imported. By itself it would import the forty others as well.
 RARE: Final = (TiffImagePlugin.TiffImageFile.format, WebPImagePlugin.WebPImageFile.format)
@@ -78,6 +79,7 @@ def decode_resized(
     data: memoryview, max_pixels: int, target_of: Callable[[int, int], Target]
 ) -> Pixels | None:
     """The window, with the pixels that a whole decode and `resize` would give it; None: go the long way."""
+    check_native()
     seen = native.look_at_jpeg(data) if native.decodes_jpeg() else None
     if seen is None:
         return None

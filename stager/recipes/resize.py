@@ -1,8 +1,8 @@
 """Antialiased bilinear resizing of the part that is wanted, by the fastest means at hand.
 
 Whoever does it, the pixels are those of Pillow 13's `resize((width, height), BILINEAR)`. Those of our own
-code are to the last bit; of others, a few are a level or two off: pillow-simd and torch weigh in 15 bits,
-Pillow in 22.
+code and of Pillow are so to the last bit; of pillow-simd and torch, a few are a level or two off: they weigh
+in 15 bits, Pillow in 22.
 """
 
 import math
@@ -13,15 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stager import native
+from stager.recipes.selftest import check_native
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = npt.NDArray[np.uint8]  # height, width, 3
 
-# Scaled by p/q, an axis has q sets of weights in turn. If q is small, sums of exactly one half are common,
-# and the last bit of a weight rounds them up or down. There, Pillow gets the whole axis, whose bounds are
-# exact, and not only the part that is wanted, whose bounds it would take as 32-bit floats.
+# Pillow gets the whole of an axis, whose bounds are exact, and not only the part that is wanted, whose bounds
+# it would take as 32-bit floats. pillow-simd, which is off by more anyway, does so for speed; but scaled by
+# p/q, an axis has q sets of weights in turn, and if q is small, sums of exactly one half are common, which
+# the last bit of a weight rounds up or down: there it gets the whole, too.
 FEW_WEIGHTS: Final = 32
 
 # From 5 to 4 on both axes, 15 bits round all of those halves the other way than 22 bits: 8 % of the pixels
@@ -70,10 +72,13 @@ def installed_resizers() -> dict[str, Resizer]:
 
 @cache
 def _chosen() -> tuple[str, Resizer]:
+    check_native()
     if native.library:  # asked first: importing torch takes seconds
         return "native", resize_by_native
     if _pillow_is_simd():
         return "pillow-simd", resize_by_pillow
+    if native.is_switched_off() or native.fault:
+        return "pillow", resize_by_pillow  # of the others, only Pillow has the same pixels to the last bit
     return next(iter(installed_resizers().items()))
 
 
@@ -123,7 +128,7 @@ def _interpolate(batch: Any, height: int, width: int) -> Any:
 
 
 def resize_by_pillow(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
-    """Resize only what the window needs. Pillow and pillow-simd are called alike."""
+    """An axis at a time, the rest cut off. Pillow and pillow-simd are called alike."""
     from PIL.Image import Resampling, fromarray
 
     x = _span(pixels.shape[1], width, window.left, window.width)
@@ -133,16 +138,18 @@ def resize_by_pillow(pixels: Pixels, height: int, width: int, window: Window) ->
     image = fromarray(pixels[first : math.ceil(y.end + reach)])
 
     def across(image: "Image") -> "Image":
-        return image.resize((x.outputs, image.height), Resampling.BILINEAR, (x.begin, 0, x.end, image.height))
+        box = (x.begin, 0, x.end, image.height)
+        made = image.resize((x.outputs, image.height), Resampling.BILINEAR, box)
+        return made.crop((x.skip, 0, x.skip + window.width, made.height))
 
     def down(image: "Image") -> "Image":
         box = (0, y.begin - first, image.width, y.end - first)
-        return image.resize((image.width, y.outputs), Resampling.BILINEAR, box)
+        made = image.resize((image.width, y.outputs), Resampling.BILINEAR, box)
+        return made.crop((0, y.skip, made.width, y.skip + window.height))
 
     # An axis at a time: the order matters to the last bit, and not every Pillow has the same.
     is_down_first = goes_down_first(pixels.shape[:2], (height, width))
-    image = across(down(image)) if is_down_first else down(across(image))
-    return _cut(np.array(image), y.skip, x.skip, window)
+    return np.array(across(down(image)) if is_down_first else down(across(image)))
 
 
 class _Span(NamedTuple):
@@ -155,7 +162,7 @@ class _Span(NamedTuple):
 
 
 def _span(source: int, target: int, start: int, length: int) -> _Span:
-    if target // math.gcd(source, target) >= FEW_WEIGHTS:
+    if _pillow_is_simd() and target // math.gcd(source, target) >= FEW_WEIGHTS:
         return _Span(start * source / target, (start + length) * source / target, length, 0)
     squeezed = _pillow_is_simd() and 4 * source == 5 * target
     return _Span(0, source * SQUEEZE if squeezed else source, target, start)

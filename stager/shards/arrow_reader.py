@@ -23,15 +23,17 @@ class ArrowReader(OpenShard):
     def __init__(self, path: Path) -> None:
         file = ShardFile(path)
         super().__init__(file, find_footer(file))
+
+    def _take_parts(self) -> None:
         self._columns: dict[str, _Fixed | _Variable] = {}
-        places = iter(self._parts)
+        places, read = self._parts.copy(), self._file.read
         for field in self.header.fields:
             if field.row_bytes is not None:
-                self._columns[field.name] = _Fixed(field, next(places), len(self))
+                self._columns[field.name] = _Fixed(field, places.pop(0), len(self))
             else:
-                offsets, data = file.read(*next(places)), next(places)
-                sides = file.read(*next(places)) if field.encoding == "raw" else None
-                self._columns[field.name] = _Variable(field, offsets, data, sides)
+                offsets, data = read(*places.pop(0)), places.pop(0)
+                sides = read(*places.pop(0)) if field.encoding == "raw" else None
+                self._columns[field.name] = _Variable(field, offsets, data, sides, len(self))
 
     def starts(self, field: str) -> Starts | None:
         column = self._columns[field]
@@ -61,13 +63,15 @@ class _Fixed:
 class _Variable:
     """A field whose rows differ in size: offsets into one run of bytes, and a shape each if raw."""
 
-    def __init__(self, field: Field, offsets: bytes, data: Place, sides: bytes | None) -> None:
+    def __init__(self, field: Field, offsets: bytes, data: Place, sides: bytes | None, rows: int) -> None:
         self.dtype = stored_dtype(field)
         self.offsets: npt.NDArray[np.int64] = np.frombuffer(offsets, "<i8")
         self.starts_at, self.size_bytes = data
         self.shapes: npt.NDArray[np.int32] | None = None
         if sides is not None:
-            self.shapes = np.frombuffer(sides, "<i4").reshape(-1, len(field.shape))
+            self.shapes = np.frombuffer(sides, "<i4").reshape(rows, len(field.shape))
+        if len(self.offsets) != rows + 1:
+            raise ValueError(f"{len(self.offsets)} offsets for {rows} rows")
 
     def __getitem__(self, row: int) -> StoredArray:
         start, end = self.offsets[row : row + 2].tolist()

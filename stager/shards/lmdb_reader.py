@@ -23,11 +23,15 @@ class LmdbReader(OpenShard):
     def __init__(self, path: Path) -> None:
         file = ShardFile(path)
         super().__init__(file, file.size_bytes)
+
+    def _take_parts(self) -> None:
         (offsets,) = self._parts
         # A wrong one is at the end of the file, where there is nothing to read.
         self._offsets: npt.NDArray[np.uint64] = np.minimum(
-            np.frombuffer(file.read(*offsets), "<u8"), file.size_bytes, dtype=np.uint64
+            np.frombuffer(self._file.read(*offsets), "<u8"), self._file.size_bytes, dtype=np.uint64
         )
+        if len(self._offsets) != len(self):
+            raise ValueError(f"{len(self._offsets)} values for {len(self)} rows")
         self._fields = [(field.name, RowField(field)) for field in self.header.fields]
 
     def starts(self, field: str) -> Starts | None:

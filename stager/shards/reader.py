@@ -2,6 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
 from stager.errors import ShardCorrupt
 from stager.model import Arrays, Starts
@@ -9,6 +12,9 @@ from stager.shards.envelope import ENVELOPE_PARTS, Envelope
 from stager.shards.file import ShardFile
 from stager.shards.stored import StoredArray
 from stager.shards.trailer import Place, read_trailer
+
+# What Python raises at a number, a text or a list where something else is expected.
+_NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class OpenShard(ABC):
@@ -20,12 +26,18 @@ class OpenShard(ABC):
     def __init__(self, file: ShardFile, trailer_end: int) -> None:
         self._file, self._trailer_end = file, trailer_end
         self.descriptor, self.held = file.descriptor, file.held
-        envelope, self._parts = self._read_envelope()
-        self.header = envelope.header
-        self.checksums = envelope.checksums
+        with _makes_sense(file.path):
+            envelope, self._parts = self._read_envelope()
+            self.header = envelope.header
+            self.checksums = envelope.checksums
+            self._take_parts()
 
     def __len__(self) -> int:
         return len(self.checksums)
+
+    @abstractmethod
+    def _take_parts(self) -> None:
+        """Look where the arrays lie. Raise what Python raises if that cannot be."""
 
     @abstractmethod
     def starts(self, field: str) -> Starts | None: ...
@@ -41,7 +53,8 @@ class OpenShard(ABC):
         return [(stored.offset, stored.size_bytes) for _, stored in self._arrays(row)]
 
     def identities(self) -> list[tuple[str, str]]:
-        return self._read_envelope()[0].identities()
+        with _makes_sense(self._file.path):
+            return self._read_envelope()[0].identities()
 
     def is_gone(self) -> bool:
         return self._file.is_gone()
@@ -59,3 +72,12 @@ class OpenShard(ABC):
         metadata, places = read_trailer(self._file, self._trailer_end)
         parts = [self._file.read(*place) for place in places[:ENVELOPE_PARTS]]
         return Envelope.read(self._file.path, metadata, parts), places[ENVELOPE_PARTS:]
+
+
+@contextmanager
+def _makes_sense(path: Path) -> Iterator[None]:
+    """A trailer whose checksum fits may be nonsense all the same: another program's, or another version's."""
+    try:
+        yield
+    except _NONSENSE as error:
+        raise ShardCorrupt(f"{path}: its trailer makes no sense: {error}") from error

@@ -5,18 +5,18 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import boto3
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
 
 from stager.errors import SourceError, UsageError
@@ -50,6 +50,7 @@ class Limits:
 
 
 LIMITS: Final = Limits()
+LISTED: Final = frozenset(("Key", "ETag", "Size"))
 CONNECTIONS: Final = 64  # kept open to one server
 
 
@@ -102,11 +103,22 @@ class BotoSource:
 
     def _listed(self) -> Iterator[ObjectInfo]:
         with our_errors(self.url, self.endpoint):
-            ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix)
-            for item in list_objects(ask, self.prefix):
+            for item in list_objects(self._ask, self.prefix):
                 if not item["Key"].endswith("/"):  # consoles make these to show a folder
                     key = item["Key"].removeprefix(self.prefix)
                     yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
+
+    def _ask(self, **where: Any) -> Mapping[str, Any]:
+        """A page of the listing, in which nothing lacks what it is listed for."""
+        try:
+            page = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix, **where)
+        except (ValueError, TypeError) as error:  # what botocore's parser lets out if a number is none
+            raise ResponseParserError(f"no listing: {error}") from error
+        if not all(item.keys() >= LISTED and item["Size"] >= 0 for item in page.get("Contents", ())):
+            raise SourceError(f"{self.url}: an object is listed without its key, etag or size")
+        if not all("Prefix" in folder for folder in page.get("CommonPrefixes", ())):
+            raise SourceError(f"{self.url}: a folder is listed without its name")
+        return page
 
     def address(self) -> tuple[str, str]:
         """The bucket's endpoint and region. boto3 goes where S3 sends it; who does not must be told."""

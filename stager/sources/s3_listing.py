@@ -82,8 +82,8 @@ def split(folders: Sequence[str], page: Sequence[Item], prefix: str) -> list[str
     """The folders behind a page at which ranges of about as many objects begin."""
     if not page:
         return []
-    last = page[-1]["Key"].encode()
-    left = [folder for folder in folders if folder.encode() > last]
+    last = encode_key(page[-1]["Key"])
+    left = [folder for folder in folders if encode_key(folder) > last]
     in_page = len({item["Key"][len(prefix) :].partition("/")[0] for item in page})
     pages = min(max(len(left) / in_page / RANGES, 1.0), PAGES_MOST)
     return left[:: max(1, int(FILL * pages * in_page))]
