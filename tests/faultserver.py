@@ -38,6 +38,7 @@ class FaultServer(ThreadingHTTPServer):
         self.endpoint_url = f"http://127.0.0.1:{self.server_port}"
         self.objects: dict[str, bytes] = {}
         self.etags: dict[str, str] = {}  # where it is not the MD5
+        self.headers: dict[str, dict[str, str]] = {}  # further ones, by key
         self.sums: dict[str, str] = {}  # headers with checksums of every object, for those who ask for them
         self.ranges: list[str] = []  # as they were asked for
         self.asked: list[str] = []  # the paths as they came
@@ -80,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         self.server.asked.append(path)
         _, bucket, *rest = path.split("/", 2)
-        key = unquote("".join(rest))
+        self.key = key = unquote("".join(rest))
         if bucket != BUCKET:
             error(404, "NoSuchBucket")(self, b"", "")
         elif not key:
@@ -132,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in {**headers, **self.server.headers.get(self.key, {})}.items():
             self.send_header(name, value)
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
         if etag:

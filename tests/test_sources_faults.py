@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import logging
 import os
 import random
 import time
@@ -249,22 +248,10 @@ def test_bytes_that_are_damaged_differently_each_time_are_never_given_out(
 ) -> None:
     info = only(source)
     for _ in range(3):
-        server.fail("a", fault.damaged, fault.good)
+        server.fail("a", fault.damaged)
         with pytest.raises(SourceBusy, match="damaged on the way"):
             read(source, info)
     assert bytes(read(source, info)) == DATA
-
-
-def test_etags_that_look_like_md5_but_are_none_are_found_out_once(
-    server: FaultServer, source: S3Source, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.etags["a"] = "5ee8e4f0a1d14ab5a4d3ad5f5be2b0c7"  # as with SSE-KMS
-    info = only(source)
-    for reads in (2, 1, 1):
-        server.asked.clear()
-        assert bytes(read(source, info)) == DATA
-        assert len(server.asked) == reads
-    assert [record.levelno for record in caplog.records if "md5" in record.message] == [logging.WARNING]
 
 
 SUMS = {name: base64.b64encode(compute(memoryview(DATA))).decode() for name, compute in CHECKSUMS.items()}

@@ -5,12 +5,12 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import boto3
@@ -51,6 +51,7 @@ class Limits:
 
 LIMITS: Final = Limits()
 CONNECTIONS: Final = 64  # kept open to one server
+WITNESS_BYTES_MAX: Final = 16 << 20  # of an object that is only read to learn what etags are
 
 
 class BotoSource:
@@ -68,7 +69,7 @@ class BotoSource:
             if not self.on_aws and not spec.endpoint_url:  # AWS_ENDPOINT_URL, or the profile, names a server
                 self.client = self._connect("path")
         self.endpoint = _without_userinfo(self.client.meta.endpoint_url)
-        self.check = ObjectCheck(self.url, read_again=self.fetch)
+        self.check = ObjectCheck(self.url, self)
 
     @property
     def on_aws(self) -> bool:
@@ -87,26 +88,40 @@ class BotoSource:
             yield info
 
     def read(self, info: ObjectInfo) -> memoryview:
-        data = self.fetch(info)
-        return data if self.check.md5(info, data) else self.check.again(info, data)
+        data, encryption = self.fetch(info)
+        return data if self.check.md5(info, data, encryption) else self.check.again(info, data)
 
-    def fetch(self, info: ObjectInfo) -> memoryview:
-        """The object as it comes, of the right version and length."""
+    def fetch(self, info: ObjectInfo) -> tuple[memoryview, str]:
+        """The object as it comes, of the right version and length, and how it is encrypted."""
         key = self.prefix + info.key
         with our_errors(self.check.where(info), self.endpoint, reading=True):
             answer = self.client.get_object(Bucket=self.bucket, Key=key, IfMatch=f'"{info.version}"')
             with _cut_off(answer["Body"], self.limits.whole_s(info.size)) as body:
                 data = memoryview(body.read())
         self.check.answer(info, answer.get("ETag"), len(data), info.size)
-        return data
+        return data, answer.get("ServerSideEncryption", "")
+
+    def witnesses(self, info: ObjectInfo, count: int) -> list[ObjectInfo]:
+        """Other objects of the source, from all over its first page."""
+        with our_errors(self.url, self.endpoint):
+            told = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix)
+        found = [self._info(item) for item in told.get("Contents", ())]
+        fit = [
+            other
+            for other in found
+            if other.key != info.key and "-" not in other.version and 0 < other.size <= WITNESS_BYTES_MAX
+        ]
+        return fit[:: -(-len(fit) // count)] if fit else []
 
     def _listed(self) -> Iterator[ObjectInfo]:
         with our_errors(self.url, self.endpoint):
             ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix)
             for item in list_objects(ask, self.prefix):
                 if not item["Key"].endswith("/"):  # consoles make these to show a folder
-                    key = item["Key"].removeprefix(self.prefix)
-                    yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
+                    yield self._info(item)
+
+    def _info(self, item: Mapping[str, Any]) -> ObjectInfo:
+        return ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"], item["ETag"].strip('"'))
 
     def address(self) -> tuple[str, str]:
         """The bucket's endpoint and region. boto3 goes where S3 sends it; who does not must be told."""

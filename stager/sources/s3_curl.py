@@ -28,7 +28,7 @@ SIGN_EVERY_S: Final = 1.0  # credentials are looked at: new ones come minutes be
 PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
 
 _ANSWERED: Final = re.compile(
-    rb"^(etag|content-range|x-amz-checksum-[a-z0-9]+):([^\r\n]*)", re.I | re.M
+    rb"^(etag|content-range|x-amz-checksum-[a-z0-9]+|x-amz-server-side-encryption):([^\r\n]*)", re.I | re.M
 )  # what is looked at
 
 # libcurl's errors, by the names of the table. All others: the connection broke.
@@ -182,7 +182,8 @@ class _Object:
         if self._error is None:
             try:
                 is_proved = check.checksum(self._info, answered, self._data)
-                if not is_proved and not check.md5(self._info, self._data):
+                encryption = answered.get("x-amz-server-side-encryption", "")
+                if not is_proved and not check.md5(self._info, self._data, encryption):
                     # To read it again takes its time, and the loop has none.
                     threading.Thread(target=self._compare, name="compare", daemon=True).start()
                     return
