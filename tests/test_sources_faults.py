@@ -165,6 +165,8 @@ def test_what_concerns_the_source_is_said_in_one_line_with_a_hint_and_no_secret(
         (fault.truncated, SourceBusy),
         (fault.error_in_200, SourceBusy),
         (fault.no_listing, SourceBusy),
+        (fault.without_etags, SourceError),
+        (fault.going_on_nowhere, SourceError),
     ],
 )
 def test_a_listing_that_fails_is_an_error_of_the_source(
@@ -173,6 +175,20 @@ def test_a_listing_that_fails_is_an_error_of_the_source(
     server.fail("", broken)
     with pytest.raises(kind):
         list(source.scan())
+
+
+@pytest.mark.parametrize("broken", [fault.going_on_nowhere, fault.going_back])
+def test_a_listing_that_contradicts_itself_is_said_in_one_line_with_a_hint(
+    server: FaultServer, patient: S3Source, broken: Fault
+) -> None:
+    server.objects |= {f"{number // 10:02}/{number:03}": b"" for number in range(200)}
+    server.page_keys = 20
+    server.fail("", fault.good, fault.good, *[broken] * 99)
+    with pytest.raises(SourceError, match=f"s3://{BUCKET}/: the listing contradicts itself: ") as raised:
+        list(asked_again(patient).scan())
+    assert type(raised.value) is SourceError
+    assert raised.value.hint
+    assert len(server.listings) < 40
 
 
 @pytest.mark.parametrize("way", [fault.as_aws_lists, fault.as_aws_lists_in_lines])

@@ -24,7 +24,7 @@ from stager.model import ObjectInfo, SourceSpec
 from stager.sources.keys import shown
 from stager.sources.s3_check import ObjectCheck
 from stager.sources.s3_errors import our_errors
-from stager.sources.s3_listing import list_objects, take_items_first
+from stager.sources.s3_listing import Contradiction, list_objects, take_items_first
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -52,6 +52,7 @@ class Limits:
 LIMITS: Final = Limits()
 CONNECTIONS: Final = 64  # kept open to one server
 WITNESS_BYTES_MAX: Final = 16 << 20  # of an object that is only read to learn what etags are
+_LISTING_HINT: Final = "check the server at endpoint_url and its proxies; what is staged stays"
 
 
 class BotoSource:
@@ -114,11 +115,16 @@ class BotoSource:
         return fit[:: -(-len(fit) // count)] if fit else []
 
     def _listed(self) -> Iterator[ObjectInfo]:
-        with our_errors(self.url, self.endpoint):
-            ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix)
-            for item in list_objects(ask, self.prefix):
-                if not item["Key"].endswith("/"):  # consoles make these to show a folder
-                    yield self._info(item)
+        ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix)
+        try:
+            with our_errors(self.url, self.endpoint):
+                for item in list_objects(ask, self.prefix):
+                    if not item["Key"].endswith("/"):  # consoles make these to show a folder
+                        yield self._info(item)
+        except Contradiction as error:
+            raise SourceError(f"{self.url}: the listing contradicts itself: {error}", _LISTING_HINT) from None
+        except KeyError as error:
+            raise SourceError(f"{self.url}: an object is listed without {error}", _LISTING_HINT) from None
 
     def _info(self, item: Mapping[str, Any]) -> ObjectInfo:
         return ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"], item["ETag"].strip('"'))
