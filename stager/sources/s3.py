@@ -5,10 +5,9 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -20,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.response import StreamingBody
 
 from stager.errors import SourceError, UsageError
-from stager.model import ObjectInfo, SourceSpec
+from stager.model import ObjectInfo, Scanning, SourceSpec
 from stager.sources.keys import shown
 from stager.sources.s3_check import ObjectCheck
 from stager.sources.s3_errors import our_errors
@@ -77,8 +76,10 @@ class BotoSource:
         host = urlsplit(self.client.meta.endpoint_url).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
-    def scan(self) -> Iterator[ObjectInfo]:
-        listed = self._listed() if self.on_aws else in_key_order(self._listed())
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
+        listed = self._listed((scanning or Scanning()).went_on)
+        if not self.on_aws:
+            listed = in_key_order(listed)
         last = ""
         for info in listed:
             if info.key <= last:
@@ -114,8 +115,12 @@ class BotoSource:
         ]
         return fit[:: -(-len(fit) // count)] if fit else []
 
-    def _listed(self) -> Iterator[ObjectInfo]:
-        ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix)
+    def _listed(self, went_on: Callable[[], None]) -> Iterator[ObjectInfo]:
+        def ask(**where: Any) -> Mapping[str, Any]:
+            page = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix, **where)
+            went_on()
+            return page
+
         try:
             with our_errors(self.url, self.endpoint):
                 for item in list_objects(ask, self.prefix):

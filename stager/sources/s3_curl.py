@@ -15,7 +15,7 @@ from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
 
 from stager.errors import SourceBusy
-from stager.model import Fetched, ObjectInfo, SourceSpec, encode_key
+from stager.model import Fetched, ObjectInfo, Scanning, SourceSpec, encode_key
 from stager.sources.curl_loop import CurlLoop, Get, Options
 from stager.sources.s3 import LIMITS, BotoSource, Limits
 from stager.sources.s3_errors import our_error, our_errors
@@ -63,8 +63,8 @@ class CurlSource:
         self._by_the_book = ThreadedSource(self.reference)
         self._address: tuple[str, str] | None = None
 
-    def scan(self) -> Iterator[ObjectInfo]:
-        return self.reference.scan()
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
+        return self.reference.scan(scanning)
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         if _DOTTED.search(self.reference.prefix + info.key):
