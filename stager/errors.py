@@ -11,6 +11,7 @@ StagerError                 what went wrong, and a hint: what to try
 │   ├── SourceNotFound      no such bucket or directory
 │   ├── SourceForbidden     credentials are missing, wrong or not enough
 │   └── SourceBusy          asked again it may answer: time-outs, 5xx, SlowDown
+│       └── ObjectBusy      one object is at stake, and not the source: it came damaged
 ├── SampleError             one sample cannot be had; `reason` is from REASONS
 ├── ShardError              one shard cannot be read
 │   ├── ShardGone           there is no such file (any more)
@@ -85,6 +86,10 @@ class SourceForbidden(SourceError):
 
 
 class SourceBusy(SourceError):
+    pass
+
+
+class ObjectBusy(SourceBusy):
     pass
 
 

@@ -4,10 +4,12 @@ import base64
 import hashlib
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +40,85 @@ class SourceSpec:
     anonymous: bool = False
 
 
+# What a scan may leave out: one, and several of it.
+_LEFT_OUT: Final = {
+    "link_out": ("link that leads out", "links that lead out"),
+    "link_nowhere": ("link that leads nowhere", "links that lead nowhere"),
+    "link_in_circle": ("link in a circle", "links in a circle"),
+    "no_folder": ("image in no folder", "images in no folder"),
+    "no_class": (
+        "image of a split that is in no class folder",
+        "images of a split that are in no class folder",
+    ),
+    "no_image": ("file that is no image", "files that are no images"),
+}
+_ENDING: Final = re.compile(r"\.[a-z0-9]{1,10}")  # others may be anything, and are shown to nobody
+ENDINGS_COUNTED: Final = 100
+ENDINGS_SHOWN: Final = 5
+
+
+class LeftOut:
+    """What a scan left out, counted by reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._endings: Counter[str] = Counter()  # of what is no image
+
+    def count(self, reason: str, number: int = 1) -> None:
+        assert reason in _LEFT_OUT, reason
+        self._counts[reason] += number
+
+    def count_file(self, key: str) -> None:
+        """One more file that is no image."""
+        self._counts["no_image"] += 1
+        ending = key[key.rfind(".") :].lower()
+        known = ending in self._endings or len(self._endings) < ENDINGS_COUNTED
+        self._endings[ending if known and _ENDING.fullmatch(ending) else ""] += 1
+
+    def clear(self) -> None:
+        self._counts.clear()
+        self._endings.clear()
+
+    def add(self, other: "LeftOut") -> None:
+        self._counts += other._counts
+        self._endings += other._endings
+
+    def line(self) -> str:
+        """As a person is told it; nothing, if nothing was left out."""
+        told = [
+            f"{self._counts[reason]:,} {words[self._counts[reason] > 1]}"
+            for reason, words in _LEFT_OUT.items()
+            if self._counts[reason]
+        ]
+        endings = f": {', '.join(self._shown_endings())}" if self._endings else ""
+        return f"left out: {', '.join(told)}{endings}" if told else ""
+
+    def _shown_endings(self) -> list[str]:
+        named = [(ending, count) for ending, count in self._endings.items() if ending]
+        shown = sorted(named, key=lambda item: (-item[1], item[0]))[:ENDINGS_SHOWN]
+        others = self._endings.total() - sum(count for _, count in shown)
+        told = [f"{count:,} {ending}" for ending, count in shown]
+        return [*told, f"{others:,} other{'s' * (others > 1)}"] if others else told
+
+
+class Scanning:
+    """What a scan tells beside its objects: that it goes on, and what it left out.
+
+    A source calls `went_on` whenever it has heard from the place it lists, from any thread.
+    """
+
+    def __init__(self, went_on: Callable[[], None] = lambda: None) -> None:
+        self.went_on = went_on
+        self.left_out = LeftOut()
+
+
 Fetched = memoryview | Exception  # an object's bytes, or why they cannot be had
 
 
 class Source(Protocol):
     """A read-only place objects come from. Two verbs; everything else is a wrapper."""
 
-    def scan(self) -> Iterator[ObjectInfo]:
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         """Yield every object once, in key order. Raise SourceError if the place cannot be listed."""
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
@@ -59,7 +133,7 @@ class Source(Protocol):
 class BlockingSource(Protocol):
     """A source that reads one object a call. `ThreadedSource` makes a Source of it."""
 
-    def scan(self) -> Iterator[ObjectInfo]: ...
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]: ...
 
     def read(self, info: ObjectInfo) -> memoryview:
         """Return the bytes, or raise what `Source.start` tells of."""
@@ -80,7 +154,10 @@ class Layout(Protocol):
         """Keep the objects that are samples, in the order they come."""
 
     def label(self, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
-        """Say (split, class) for each path, once all are known. No splits: the split is ''."""
+        """Say (split, class) for each path, once all are known. No splits: the split is ''.
+
+        Samples of a path that it does not name are left out.
+        """
 
 
 @dataclass(frozen=True, slots=True)

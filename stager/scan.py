@@ -259,12 +259,16 @@ def _labelled(
     splits = sorted({split for split, _ in said.values()})
     class_of = {name: number for number, name in enumerate(classes)}
     split_of = {name: number for number, name in enumerate(splits)}
-    label_of_path = np.asarray([class_of[said[path][1]] for path in paths], dtype=np.int32)
-    split_of_path = np.asarray([split_of[said[path][0]] for path in paths], dtype=np.int8)
+    numbers = [
+        (class_of[said[path][1]], split_of[said[path][0]]) if path in said else (-1, -1) for path in paths
+    ]
+    label_of_path = np.asarray([label for label, _ in numbers], dtype=np.int32)
+    split_of_path = np.asarray([split for _, split in numbers], dtype=np.int8)
     at = columns["label"].whole().to_numpy()
     labels, split = label_of_path[at], split_of_path[at]
     order = np.lexsort((labels, split))  # stable, and the objects came in key order
-    is_sorted = not np.any(np.diff(order) < 0)  # one folder a class: key order is it already
+    order = order[int((labels < 0).sum()) :]  # those of a path that the layout does not name come first
+    is_sorted = len(order) == len(at) and not np.any(np.diff(order) < 0)  # one folder a class: by key, too
     whole = []
     for name in SCHEMA.names:  # one by one: a million samples are not held twice
         column = columns.pop(name).whole()

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -24,9 +24,9 @@ from stager import native
 from stager.budget import check_free
 from stager.dataset import DatasetSpec
 from stager.errors import known_error
-from stager.layouts import LAYOUTS
+from stager.layouts import open_layout
 from stager.manifest import Manifest
-from stager.model import Recipe, Source, canonical_json
+from stager.model import LeftOut, ObjectInfo, Recipe, Scanning, Source, canonical_json
 from stager.recipes import open_recipe
 from stager.recipes.resize import resizer_name
 from stager.records import Records
@@ -35,7 +35,10 @@ from stager.shards import FORMATS
 from stager.sources import open_source
 from stager.stage import Pools, Turn, build_shard
 
+log = logging.getLogger(__name__)
+
 PROGRESS_EVERY_S = 0.2
+SCAN_TOLD_EVERY_S = 1.0
 LIBRARIES = (
     *("stager.sources.s3_curl", "stager.recipes.decode", "stager.shards.arrow_writer"),
     *("pyarrow.compute", "numpy.ma"),  # which pyarrow imports when it needs them first
@@ -85,17 +88,22 @@ class Worker:
             self._opened(DatasetSpec.from_json(task["dataset"]))
 
     def _scan(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
-        def progress(scanned: int) -> None:
-            self.say({"task": task["task"], "kind": "progress", "done": scanned})
-
+        told = _ScanProgress(
+            lambda scanned: self.say({"task": task["task"], "kind": "progress", "done": scanned})
+        )
+        scanning, left_out = Scanning(told.went_on), LeftOut()
         source, _ = self._opened(spec)
         known = NOTHING_KNOWN
-        if told := task["known"]:
-            records = self._records(told)
-            newest = Manifest.open(Path(told["manifest"]), records)
-            known = Known(records, newest, told["relist"])
-        write_manifest(Path(task["path"]), LAYOUTS[spec.layout], source.scan(), known, progress)
-        return {}
+        if before := task["known"]:
+            records = self._records(before)
+            newest = Manifest.open(Path(before["manifest"]), records)
+            known = Known(records, newest, before["relist"])
+        objects = told.passed(source.scan(scanning))
+        write_manifest(Path(task["path"]), open_layout(spec.layout, left_out), objects, known, told.scanned)
+        left_out.add(scanning.left_out)
+        if line := left_out.line():
+            log.warning("%s: %s", spec.name, line)
+        return {"left_out": line}
 
     def _build(self, turn: Turn, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
         began = time.perf_counter()
@@ -157,6 +165,29 @@ class Worker:
         with self._lock:
             self._answers.write(json.dumps(message) + "\n")
             self._answers.flush()
+
+
+class _ScanProgress:
+    """Says how far a scan is: a slow one, which goes on, is no silent one."""
+
+    def __init__(self, say: Callable[[int], None]) -> None:
+        self._say = say
+        self._scanned = 0
+        self._said_at = time.monotonic()
+
+    def scanned(self, scanned: int) -> None:
+        self._scanned, self._said_at = scanned, time.monotonic()
+        self._say(scanned)
+
+    def went_on(self) -> None:
+        """Something was heard of the source. Any thread may tell."""
+        if time.monotonic() - self._said_at > SCAN_TOLD_EVERY_S:
+            self.scanned(self._scanned)
+
+    def passed(self, objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
+        for info in objects:
+            self.went_on()
+            yield info
 
 
 def load_libraries() -> None:

@@ -38,6 +38,8 @@ class FaultServer(ThreadingHTTPServer):
         self.endpoint_url = f"http://127.0.0.1:{self.server_port}"
         self.objects: dict[str, bytes] = {}
         self.etags: dict[str, str] = {}  # where it is not the MD5
+        self.page_keys = PAGE_KEYS
+        self.headers: dict[str, dict[str, str]] = {}  # further ones, by key
         self.sums: dict[str, str] = {}  # headers with checksums of every object, for those who ask for them
         self.ranges: list[str] = []  # as they were asked for
         self.asked: list[str] = []  # the paths as they came
@@ -80,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         self.server.asked.append(path)
         _, bucket, *rest = path.split("/", 2)
-        key = unquote("".join(rest))
+        self.key = key = unquote("".join(rest))
         if bucket != BUCKET:
             error(404, "NoSuchBucket")(self, b"", "")
         elif not key:
@@ -94,21 +96,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.next_fault(key)(self, self.server.objects[key], self.server.etag(key))
 
     def _listing(self, query: dict[str, list[str]]) -> bytes:
+        page_keys = self.server.page_keys
         start = int(query.get("continuation-token", ["0"])[0])
         if "start-after" in query:
             start = self.server.place_after(query["start-after"][0])
-        keys = self.server.keys(start, PAGE_KEYS + 1)
+        keys = self.server.keys(start, page_keys + 1)
         prefix = query.get("prefix", [""])[0]
-        more = len(keys) > PAGE_KEYS
+        more = len(keys) > page_keys
         items = "".join(
             f"<Contents><Key>{quote(key)}</Key><Size>{size}</Size>"
             f"<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
             f"<ETag>&quot;{etag}&quot;</ETag><StorageClass>STANDARD</StorageClass></Contents>"
-            for key in keys[:PAGE_KEYS]
+            for key in keys[:page_keys]
             if key.startswith(prefix)
             for size, etag in [self.server.item(key)]
         )
-        token = f"<NextContinuationToken>{start + PAGE_KEYS}</NextContinuationToken>" if more else ""
+        token = f"<NextContinuationToken>{start + page_keys}</NextContinuationToken>" if more else ""
         return (
             f"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>"
             f"{token}{items}</ListBucketResult>"
@@ -132,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in {**headers, **self.server.headers.get(self.key, {})}.items():
             self.send_header(name, value)
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
         if etag:
@@ -261,6 +264,21 @@ def as_aws_lists(answer: _Handler, body: bytes, etag: str) -> None:
 def as_aws_lists_in_lines(answer: _Handler, body: bytes, etag: str) -> None:
     """The same, with an item a line."""
     as_aws_lists(answer, body.replace(b"</Contents>", b"</Contents>\n "), etag)
+
+
+def without_etags(answer: _Handler, body: bytes, etag: str) -> None:
+    good(answer, re.sub(rb"<ETag>.*?</ETag>", b"", body), etag)
+
+
+def going_on_nowhere(answer: _Handler, body: bytes, etag: str) -> None:
+    """A page says that another one follows, and not which."""
+    body = re.sub(rb"<NextContinuationToken>.*?</NextContinuationToken>", b"", body)
+    good(answer, body.replace(b">false</IsTruncated>", b">true</IsTruncated>"), etag)
+
+
+def going_back(answer: _Handler, body: bytes, etag: str) -> None:
+    """A page says that the first one follows."""
+    good(answer, re.sub(rb"(<NextContinuationToken>).*?<", rb"\g<1>0<", body), etag)
 
 
 def error_in_200(answer: _Handler, _body: bytes, etag: str) -> None:

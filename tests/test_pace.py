@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contracts import read
 from stager.errors import SampleError, SourceBusy
-from stager.model import Fetched, ObjectInfo
+from stager.model import Fetched, ObjectInfo, Scanning
 from stager.sources.pace import CUT_EVERY_S, GROWTH, MOST, REST_S, START, Pace, PacedSource
 from stager.sources.threads import ThreadedSource
 
@@ -77,7 +77,7 @@ class Counting:
         self.error, self.inside, self.most = error, 0, 0
         self.lock, self.all_in = threading.Lock(), threading.Event()
 
-    def scan(self) -> Iterator[ObjectInfo]:
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         return iter([INFO])
 
     def read(self, info: ObjectInfo) -> memoryview:

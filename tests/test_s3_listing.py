@@ -3,15 +3,15 @@
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
-from botocore.exceptions import PaginationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stager.sources.s3_listing import PAGES_MOST, RANGES, list_objects, split
+from stager.sources import s3_listing
+from stager.sources.s3_listing import PAGES_MOST, RANGES, Ask, Contradiction, list_objects, split
 
 Keys = list[str]
 
@@ -88,10 +88,104 @@ def test_a_server_without_such_requests_is_asked_page_by_page() -> None:
     assert server.pages == 30
 
 
-def test_a_server_that_answers_the_same_page_for_ever_is_given_up() -> None:
-    page = {"Contents": [{"Key": "a"}], "IsTruncated": True, "NextContinuationToken": "1"}
-    with pytest.raises(PaginationError):
-        list(list_objects(lambda **where: page, ""))
+Page = dict[str, Any]
+
+
+def page_of(keys: Iterable[str], token: str | None = None, is_truncated: bool | None = None) -> Page:
+    items = [{"Key": key, "ETag": "e", "Size": 1} for key in keys]
+    more = token is not None if is_truncated is None else is_truncated
+    return {"Contents": items, "IsTruncated": more} | ({"NextContinuationToken": token} if token else {})
+
+
+def listing_of(pages: Mapping[str | None, Page], asked: list[str | None]) -> Ask:
+    """A server that has these pages, by their tokens, and no others."""
+
+    def ask(ContinuationToken: str | None = None, **where: Any) -> Mapping[str, Any]:
+        if where:
+            raise OSError("not implemented")
+        asked.append(ContinuationToken)
+        return pages[ContinuationToken]
+
+    return ask
+
+
+IN_CIRCLES: dict[str, tuple[dict[str | None, Page], str]] = {
+    "the same page": ({None: page_of("a", "1"), "1": page_of("b", "1")}, "the same place"),
+    "three pages": (
+        {None: page_of("ab", "1"), "1": page_of("cd", "2"), "2": page_of("ef", "3"), "3": page_of("gh", "1")},
+        "the same place",
+    ),
+    "other tokens": (
+        {None: page_of("ab", "1"), "1": page_of("cd", "2"), "2": page_of("ab", "3"), "3": page_of("cd", "4")},
+        "comes after",
+    ),
+    "in a folder": (
+        {None: page_of(["x/a", "x/b"], "1"), "1": page_of(["x/c"], "2"), "2": page_of(["x/a"], "3")},
+        "comes after",
+    ),
+    "one key": ({None: page_of("a", "1"), "1": page_of("a", "2")}, "comes after"),
+    "no token": ({None: page_of("abc", "1"), "1": page_of("def", is_truncated=True)}, "does not say where"),
+    "no token at first": ({None: page_of("abc", is_truncated=True)}, "does not say where"),
+    "both orders in turn": (
+        {
+            None: page_of(["a/1"], "1"),
+            "1": page_of(["a-b"], "2"),  # folder by folder
+            "2": page_of(["c-d"], "3"),
+            "3": page_of(["c/e"], "4"),  # and now by bytes
+            "4": page_of(["z"]),
+        },
+        "comes after",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_CIRCLES)
+def test_a_listing_that_contradicts_itself_is_an_error_at_once(name: str) -> None:
+    pages, why = IN_CIRCLES[name]
+    asked: list[str | None] = []
+    with pytest.raises(Contradiction, match=why):
+        list(list_objects(listing_of(pages, asked), ""))
+    assert len(asked) <= len(pages)
+
+
+def test_pages_without_a_key_are_no_circle_unless_they_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_listing, "EMPTY_PAGES_MOST", 20)
+    empty: dict[str | None, Page] = {str(number): page_of("", str(number + 1)) for number in range(1, 22)}
+    some = {key: empty[key] for key in list(empty)[:19]} | {"20": page_of("z")}
+    found = list_objects(listing_of({None: page_of("a", "1")} | some, []), "")
+    assert [item["Key"] for item in found] == ["a", "z"]
+    with pytest.raises(Contradiction, match="without a key"):
+        list(list_objects(listing_of({None: page_of("a", "1")} | empty, []), ""))
+
+
+def test_folder_by_folder_is_an_order_too() -> None:
+    keys = ["a/1", "a/b/2", "a/b-c", "a-b", "a.c", "a0"]
+    pages: dict[str | None, Page] = {
+        str(at or "") or None: page_of([key], str(at + 1) if at + 1 < len(keys) else None)
+        for at, key in enumerate(keys)
+    }
+    assert [item["Key"] for item in list_objects(listing_of(pages, []), "")] == keys
+
+
+class LyingAhead(Server):
+    """Ranges that were asked for ahead end too early, and say that this was all."""
+
+    def ask(self, **where: Any) -> Mapping[str, Any]:
+        told = super().ask(**where)
+        if "StartAfter" not in where:
+            return told
+        return {"Contents": told["Contents"][: self.of_range], "IsTruncated": False}
+
+    of_range = 1
+
+
+@pytest.mark.parametrize("of_range", [1, 7, 50, 100])
+def test_a_range_that_ends_before_the_page_it_begins_in_is_not_believed(of_range: int) -> None:
+    server = LyingAhead(IN_FOLDERS, 100)
+    server.of_range = of_range
+    found = server.listed()
+    assert server.ranges > 1
+    assert found == IN_FOLDERS
 
 
 def test_ranges_cost_few_requests_more() -> None:

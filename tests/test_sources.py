@@ -11,7 +11,7 @@ from contracts import Place, SourceContract, read
 from places import BucketPlace, FolderPlace, bare
 from s3server import S3Server
 from stager.errors import SampleError, SourceBusy, UsageError
-from stager.model import ObjectInfo, SourceSpec
+from stager.model import ObjectInfo, Scanning, SourceSpec
 from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
@@ -45,7 +45,7 @@ class BusySource:
         self.busy = list(busy)
         self.infos = [ObjectInfo(key, 1, "v") for key in "abcde"]
 
-    def scan(self) -> Iterator[ObjectInfo]:
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         given = self.busy.pop(0) if self.busy else None
         yield from self.infos[:given]
         if given is not None:

@@ -51,25 +51,6 @@ def test_a_link_to_a_file_under_the_root_is_an_object(folder: FolderPlace) -> No
     assert (link.key, bytes(source.read(link))) == ("link", b"data")
 
 
-def test_links_to_folders_out_of_the_root_and_to_nowhere_are_passed_by_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside/file").write_bytes(b"secret")
-    folder = FolderPlace(tmp_path / "root")
-    folder.put("a/file", b"data")
-    for name, target in {
-        "a/loop": "..",
-        "folder": "a",
-        "nowhere": "nothing",
-        "out": "../outside/file",
-        "sibling": f"{tmp_path}/outside",
-    }.items():
-        (folder.root / name).symlink_to(target)
-    assert [info.key for info in folder.open().scan()] == ["a/file"]
-    assert "count=5 first=" in caplog.text
-
-
 @pytest.mark.parametrize("link", ["file", "folder"])
 def test_a_link_that_leads_out_is_not_read_even_if_it_took_the_place_of_an_object(
     tmp_path: Path, link: str

@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import logging
 import os
 import random
 import time
@@ -166,6 +165,8 @@ def test_what_concerns_the_source_is_said_in_one_line_with_a_hint_and_no_secret(
         (fault.truncated, SourceBusy),
         (fault.error_in_200, SourceBusy),
         (fault.no_listing, SourceBusy),
+        (fault.without_etags, SourceError),
+        (fault.going_on_nowhere, SourceError),
     ],
 )
 def test_a_listing_that_fails_is_an_error_of_the_source(
@@ -174,6 +175,20 @@ def test_a_listing_that_fails_is_an_error_of_the_source(
     server.fail("", broken)
     with pytest.raises(kind):
         list(source.scan())
+
+
+@pytest.mark.parametrize("broken", [fault.going_on_nowhere, fault.going_back])
+def test_a_listing_that_contradicts_itself_is_said_in_one_line_with_a_hint(
+    server: FaultServer, patient: S3Source, broken: Fault
+) -> None:
+    server.objects |= {f"{number // 10:02}/{number:03}": b"" for number in range(200)}
+    server.page_keys = 20
+    server.fail("", fault.good, fault.good, *[broken] * 99)
+    with pytest.raises(SourceError, match=f"s3://{BUCKET}/: the listing contradicts itself: ") as raised:
+        list(asked_again(patient).scan())
+    assert type(raised.value) is SourceError
+    assert raised.value.hint
+    assert len(server.listings) < 40
 
 
 @pytest.mark.parametrize("way", [fault.as_aws_lists, fault.as_aws_lists_in_lines])
@@ -249,22 +264,10 @@ def test_bytes_that_are_damaged_differently_each_time_are_never_given_out(
 ) -> None:
     info = only(source)
     for _ in range(3):
-        server.fail("a", fault.damaged, fault.good)
+        server.fail("a", fault.damaged)
         with pytest.raises(SourceBusy, match="damaged on the way"):
             read(source, info)
     assert bytes(read(source, info)) == DATA
-
-
-def test_etags_that_look_like_md5_but_are_none_are_found_out_once(
-    server: FaultServer, source: S3Source, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.etags["a"] = "5ee8e4f0a1d14ab5a4d3ad5f5be2b0c7"  # as with SSE-KMS
-    info = only(source)
-    for reads in (2, 1, 1):
-        server.asked.clear()
-        assert bytes(read(source, info)) == DATA
-        assert len(server.asked) == reads
-    assert [record.levelno for record in caplog.records if "md5" in record.message] == [logging.WARNING]
 
 
 SUMS = {name: base64.b64encode(compute(memoryview(DATA))).decode() for name, compute in CHECKSUMS.items()}

@@ -12,7 +12,7 @@ from images import encode, natural
 from making import scanned
 from shard_cases import files_no_larger_than
 from stager.errors import SampleError, SourceBusy
-from stager.model import Fetched, ObjectInfo
+from stager.model import Fetched, ObjectInfo, Scanning
 from stager.recipes import open_recipe
 from stager.scan import Scan
 from stager.shards import FORMATS, open_shard, verify_shard
@@ -28,7 +28,7 @@ class MemorySource:
         self.objects = {f"c/{number:02}.png": encode(natural(50, 45, number), "PNG") for number in range(40)}
         self.failing = failing or {}
 
-    def scan(self) -> Iterator[ObjectInfo]:
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         for key, data in self.objects.items():
             yield ObjectInfo(key, len(data), "v")
 

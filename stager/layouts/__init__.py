@@ -3,6 +3,12 @@
 from typing import Final
 
 from stager.layouts.folder import FolderLayout
-from stager.model import Layout
+from stager.model import Layout, LeftOut
 
-LAYOUTS: Final[dict[str, Layout]] = {"folder": FolderLayout()}
+_KINDS: Final = {"folder": FolderLayout}
+LAYOUTS: Final[dict[str, Layout]] = {name: kind() for name, kind in _KINDS.items()}
+
+
+def open_layout(name: str, left_out: LeftOut) -> Layout:
+    """A layout for one scan, which counts what it leaves out."""
+    return _KINDS[name](left_out)

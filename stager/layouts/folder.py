@@ -1,30 +1,50 @@
 """ImageFolder's layout: the first folder is the class; train/, val/ and test/ above it are splits."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from stager.model import Entry, ObjectInfo
+from stager.model import Entry, LeftOut, ObjectInfo
 
 IMAGES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-SPLITS: Final = frozenset({"train", "val", "valid", "validation", "test"})
+# How people call the folders of splits, in any case, and what the split is called then.
+SPLITS: Final = {name: name for name in ("train", "val", "valid", "validation", "dev", "test")} | {
+    "training": "train",
+    "testing": "test",
+}
 
 
 class FolderLayout:
     """Class = first folder. Objects at the top, and those that are no images by name, are left out.
 
-    Where every top folder is one of SPLITS and has folders in it, the top folder is the split and the
-    second one the class.
+    Where every top folder is called as one of SPLITS, and at least one has folders in it, the top folder is
+    the split and the second one the class. Images right in a split have no class then, and are left out.
     """
+
+    def __init__(self, left_out: LeftOut | None = None) -> None:
+        self._left_out = left_out or LeftOut()
+        self._flat: Counter[tuple[str, ...]] = Counter()  # images right in what may be a split
 
     def entries(self, objects: Iterable[ObjectInfo]) -> Iterator[Entry]:
         for info in objects:
             folders = info.key.split("/")[:-1]
-            if folders and info.key.lower().endswith(IMAGES):
-                yield Entry(info, tuple(folders[:2]))
+            if not info.key.lower().endswith(IMAGES):
+                self._left_out.count_file(info.key)
+            elif not folders:
+                self._left_out.count("no_folder")
+            else:
+                path = tuple(folders[:2])
+                if len(path) == 1:
+                    self._flat[path] += 1
+                yield Entry(info, path)
 
     def label(self, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
         """Say (split, class) for each path; only all of them together tell whether there are splits."""
         known = set(paths)
-        if known and all(path[0] in SPLITS and len(path) == 2 for path in known):
-            return {path: (path[0], path[1]) for path in known}
-        return {path: ("", path[0]) for path in known}
+        splits = {path: SPLITS.get(path[0].lower(), "") for path in known}
+        if not all(splits.values()) or all(len(path) == 1 for path in known):
+            return {path: ("", path[0]) for path in known}
+        flat = sum(self._flat[path] for path in known if len(path) == 1)
+        if flat:
+            self._left_out.count("no_class", flat)
+        return {path: (splits[path], path[1]) for path in known if len(path) == 2}

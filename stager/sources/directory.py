@@ -1,16 +1,15 @@
 """A directory tree as a source: a local disk, or a mount of NFS, SMB or FUSE.
 
-Objects are the regular files, without the hidden ones and those in hidden folders. A link to a file under the
-root is an object too. Links to folders are not followed (they may loop), nor links that lead out of the root
-(what lies there was not offered); a scan logs how many it passed by.
+Objects are the regular files, without the hidden ones and those in hidden folders. Links to files and folders
+under the root are followed, and keys are the paths as seen. Not followed are links that lead out of the root
+(what lies there was not offered), and those that would go in a circle; a scan counts what it left out.
 
 A mount can hang, and a hung read cannot be ended: whoever reads mounts does so in a process it can abandon.
 """
 # Paths are bytes here, as the kernel has them; pathlib knows none of those.
-# ruff: noqa: PTH112, PTH113, PTH115, PTH116
+# ruff: noqa: PTH110, PTH112, PTH113, PTH115, PTH116
 
 import errno
-import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -18,11 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
-from stager.model import ObjectInfo, decode_key, encode_key
+from stager.model import ObjectInfo, Scanning, decode_key, encode_key
 from stager.sources.keys import shown
 
-log = logging.getLogger(__name__)
-
+LINKS_MOST: Final = 3  # to folders, one in the other: links across would have a walk without an end
 _REOPEN: Final = {errno.ESTALE, errno.EIO}
 _GONE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _FORBIDDEN: Final = {errno.EACCES, errno.EPERM}
@@ -39,13 +37,11 @@ class DirectorySource:
         self.path = root.expanduser()
         self._root = self._real_root()
 
-    def scan(self) -> Iterator[ObjectInfo]:
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         self._root = self._real_root()  # anew: people point a link at the data set of the day
-        walk = _Walk(self._root, str(self.path))
-        yield from walk.objects()
-        if walk.links_passed_by:
-            first = shown(decode_key(walk.first_link))
-            log.warning("links passed by source=%s count=%d first=%s", self.path, walk.links_passed_by, first)
+        scanning = scanning or Scanning()
+        scanning.left_out.clear()  # of a scan that broke off
+        return _Walk(self._root, str(self.path), scanning).objects()
 
     def read(self, info: ObjectInfo) -> memoryview:
         try:
@@ -112,11 +108,10 @@ class DirectorySource:
 class _Walk:
     """One walk through a tree, in the order of the keys' bytes. It holds the names of the open folders."""
 
-    def __init__(self, root: bytes, name: str) -> None:
+    def __init__(self, root: bytes, name: str, scanning: Scanning) -> None:
         self.root = root
         self.name = name
-        self.links_passed_by = 0
-        self.first_link = b""
+        self._scanning = scanning
         self._identity: tuple[int, int] | None = None
 
     def objects(self) -> Iterator[ObjectInfo]:
@@ -142,20 +137,35 @@ class _Walk:
             raise self._error(folder, error) from error
 
     def _key(self, folder: bytes, entry: os.DirEntry[bytes]) -> bytes | None:
+        self._scanning.went_on()
         key = folder + entry.name
         if entry.name.startswith(b"."):
             return None
         if entry.is_dir(follow_symlinks=False):
             return key + b"/"
-        if entry.is_symlink() and not self._leads_to_a_file_of_ours(key):
-            self.links_passed_by += 1
-            self.first_link = self.first_link or key
+        if not entry.is_symlink():
+            return key
+        target = os.path.realpath(self.root + b"/" + key)
+        if refused := self._refusal(folder, target):
+            self._scanning.left_out.count(refused)
             return None
-        return key
+        return key + b"/" if os.path.isdir(target) else key
 
-    def _leads_to_a_file_of_ours(self, link: bytes) -> bool:
-        target = os.path.realpath(self.root + b"/" + link)
-        return target.startswith(_as_folder(self.root)) and os.path.isfile(target)
+    def _refusal(self, folder: bytes, target: bytes) -> str:
+        """Why a link in a folder is not followed; nothing, if it is."""
+        if not _as_folder(target).startswith(_as_folder(self.root)):
+            return "link_out" if os.path.exists(target) else "link_nowhere"
+        if os.path.isfile(target):
+            return ""
+        if not os.path.isdir(target):
+            return "link_nowhere"
+        names = [self.root]
+        for name in folder.split(b"/")[:-1]:
+            names.append(names[-1] + b"/" + name)
+        # What a folder is in would come again in it, without end.
+        is_circle = target in map(os.path.realpath, names)
+        too_many = sum(map(os.path.islink, names)) >= LINKS_MOST
+        return "link_in_circle" if is_circle or too_many else ""
 
     def _info(self, key: bytes) -> ObjectInfo | None:
         try:

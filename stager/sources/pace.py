@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from stager.errors import SourceBusy
-from stager.model import Fetched, ObjectInfo, Source
+from stager.model import Fetched, ObjectInfo, Scanning, Source
 
 START: Final = 64
 MOST: Final = 128
@@ -75,8 +75,8 @@ class PacedSource:
         self._line: deque[tuple[ObjectInfo, Callable[[Fetched], None]]] = deque()
         self._lock = threading.Lock()
 
-    def scan(self) -> Iterator[ObjectInfo]:
-        return self.inner.scan()
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
+        return self.inner.scan(scanning)
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         with self._lock:

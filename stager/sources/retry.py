@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from stager.errors import SourceBusy
-from stager.model import Fetched, ObjectInfo, Source, encode_key
+from stager.model import Fetched, ObjectInfo, Scanning, Source, encode_key
 
 WAITS_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
 
@@ -30,17 +30,17 @@ class RetryingSource:
         self.waits_s = waits_s
         self.sleep = sleep
 
-    def scan(self) -> Iterator[ObjectInfo]:
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         last: ObjectInfo | None = None
         for wait_s in self.waits_s:
             try:
-                for info in self._scan_after(last):
+                for info in self._scan_after(last, scanning):
                     yield info
                     last = info
                 return
             except SourceBusy:
                 self.sleep(wait_s)
-        yield from self._scan_after(last)
+        yield from self._scan_after(last, scanning)
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         self._try(info, done, self.waits_s)
@@ -59,9 +59,9 @@ class RetryingSource:
 
         self.inner.start(info, answered)
 
-    def _scan_after(self, last: ObjectInfo | None) -> Iterator[ObjectInfo]:
+    def _scan_after(self, last: ObjectInfo | None, scanning: Scanning | None) -> Iterator[ObjectInfo]:
         """A scan is in key order, so a new one goes on where a broken one ended."""
         if last is None:
-            return self.inner.scan()
+            return self.inner.scan(scanning)
         done = encode_key(last.key)
-        return (info for info in self.inner.scan() if encode_key(info.key) > done)
+        return (info for info in self.inner.scan(scanning) if encode_key(info.key) > done)

@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -20,11 +20,11 @@ from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
 
 from stager.errors import SourceError, UsageError
-from stager.model import ObjectInfo, SourceSpec
+from stager.model import ObjectInfo, Scanning, SourceSpec
 from stager.sources.keys import shown
 from stager.sources.s3_check import ObjectCheck
 from stager.sources.s3_errors import our_errors
-from stager.sources.s3_listing import list_objects, take_items_first
+from stager.sources.s3_listing import Contradiction, list_objects, take_items_first
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -52,6 +52,8 @@ class Limits:
 LIMITS: Final = Limits()
 LISTED: Final = frozenset(("Key", "ETag", "Size"))
 CONNECTIONS: Final = 64  # kept open to one server
+WITNESS_BYTES_MAX: Final = 16 << 20  # of an object that is only read to learn what etags are
+_LISTING_HINT: Final = "check the server at endpoint_url and its proxies; what is staged stays"
 
 
 class BotoSource:
@@ -69,15 +71,17 @@ class BotoSource:
             if not self.on_aws and not spec.endpoint_url:  # AWS_ENDPOINT_URL, or the profile, names a server
                 self.client = self._connect("path")
         self.endpoint = _without_userinfo(self.client.meta.endpoint_url)
-        self.check = ObjectCheck(self.url, read_again=self.fetch)
+        self.check = ObjectCheck(self.url, self)
 
     @property
     def on_aws(self) -> bool:
         host = urlsplit(self.client.meta.endpoint_url).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
-    def scan(self) -> Iterator[ObjectInfo]:
-        listed = self._listed() if self.on_aws else in_key_order(self._listed())
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
+        listed = self._listed((scanning or Scanning()).went_on)
+        if not self.on_aws:
+            listed = in_key_order(listed)
         last = ""
         for info in listed:
             if info.key <= last:
@@ -88,25 +92,47 @@ class BotoSource:
             yield info
 
     def read(self, info: ObjectInfo) -> memoryview:
-        data = self.fetch(info)
-        return data if self.check.md5(info, data) else self.check.again(info, data)
+        data, encryption = self.fetch(info)
+        return data if self.check.md5(info, data, encryption) else self.check.again(info, data)
 
-    def fetch(self, info: ObjectInfo) -> memoryview:
-        """The object as it comes, of the right version and length."""
+    def fetch(self, info: ObjectInfo) -> tuple[memoryview, str]:
+        """The object as it comes, of the right version and length, and how it is encrypted."""
         key = self.prefix + info.key
         with our_errors(self.check.where(info), self.endpoint, reading=True):
             answer = self.client.get_object(Bucket=self.bucket, Key=key, IfMatch=f'"{info.version}"')
             with _cut_off(answer["Body"], self.limits.whole_s(info.size)) as body:
                 data = memoryview(body.read())
         self.check.answer(info, answer.get("ETag"), len(data), info.size)
-        return data
+        return data, answer.get("ServerSideEncryption", "")
 
-    def _listed(self) -> Iterator[ObjectInfo]:
+    def witnesses(self, info: ObjectInfo, count: int) -> list[ObjectInfo]:
+        """Other objects of the source, from all over its first page."""
         with our_errors(self.url, self.endpoint):
-            for item in list_objects(self._ask, self.prefix):
-                if not item["Key"].endswith("/"):  # consoles make these to show a folder
-                    key = item["Key"].removeprefix(self.prefix)
-                    yield ObjectInfo(key, item["Size"], item["ETag"].strip('"'))
+            told = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix)
+        found = [self._info(item) for item in told.get("Contents", ())]
+        fit = [
+            other
+            for other in found
+            if other.key != info.key and "-" not in other.version and 0 < other.size <= WITNESS_BYTES_MAX
+        ]
+        return fit[:: -(-len(fit) // count)] if fit else []
+
+    def _listed(self, went_on: Callable[[], None]) -> Iterator[ObjectInfo]:
+        def ask(**where: Any) -> Mapping[str, Any]:
+            page = self._ask(**where)
+            went_on()
+            return page
+
+        try:
+            with our_errors(self.url, self.endpoint):
+                for item in list_objects(ask, self.prefix):
+                    if not item["Key"].endswith("/"):  # consoles make these to show a folder
+                        yield self._info(item)
+        except Contradiction as error:
+            raise SourceError(f"{self.url}: the listing contradicts itself: {error}", _LISTING_HINT) from None
+
+    def _info(self, item: Mapping[str, Any]) -> ObjectInfo:
+        return ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"], item["ETag"].strip('"'))
 
     def _ask(self, **where: Any) -> Mapping[str, Any]:
         """A page of the listing, in which nothing lacks what it is listed for."""
@@ -115,9 +141,9 @@ class BotoSource:
         except (ValueError, TypeError) as error:  # what botocore's parser lets out if a number is none
             raise ResponseParserError(f"no listing: {error}") from error
         if not all(item.keys() >= LISTED and item["Size"] >= 0 for item in page.get("Contents", ())):
-            raise SourceError(f"{self.url}: an object is listed without its key, etag or size")
+            raise SourceError(f"{self.url}: an object is listed without its key, etag or size", _LISTING_HINT)
         if not all("Prefix" in folder for folder in page.get("CommonPrefixes", ())):
-            raise SourceError(f"{self.url}: a folder is listed without its name")
+            raise SourceError(f"{self.url}: a folder is listed without its name", _LISTING_HINT)
         return page
 
     def address(self) -> tuple[str, str]:

@@ -6,11 +6,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from awscrt import checksums
 
-from stager.errors import SampleError, SourceBusy
+from stager.errors import ObjectBusy, SampleError, SourceBusy
 from stager.model import ObjectInfo
 from stager.sources.keys import shown
 
@@ -29,19 +29,45 @@ CHECKSUMS: Final[dict[str, Callable[[memoryview], bytes]]] = {
 }
 
 
+# The server says so of an object whose etag is no MD5, whatever it looks like.
+_KMS: Final = re.compile("aws:kms(:dsse)?")
+WITNESSES: Final = 6  # other objects that are looked at to find out what etags are
+AGREEING: Final = 3  # of them must agree that etags are no MD5s, or all there are
+
+
+class ReadAgain(Protocol):
+    """The reference reader."""
+
+    def fetch(self, info: ObjectInfo) -> tuple[memoryview, str]:
+        """The object as it comes, of the right version and length, and how it is encrypted."""
+
+    def witnesses(self, info: ObjectInfo, count: int) -> list[ObjectInfo]:
+        """Other objects of the source, at most so many."""
+
+
 class ObjectCheck:
     """Compares what came with what was listed: version, length, and the strongest sum there is of the bytes.
 
     That is the checksum the server keeps of the whole object, else the MD5, where the etag is one. An etag
-    that looks like an MD5 need not be one (SSE-KMS). So a mismatch is read `again` by the reference reader:
-    the same bytes once more prove that this source's etags are no MD5s, and we stop comparing them.
+    that looks like an MD5 need not be one. The server says so itself of an object under SSE-KMS: its MD5 is
+    not compared. For all others the source as a whole is judged, once, and by more than one object:
+
+    - One MD5 that matches proves that etags are MD5s, for good. Another one is damage from then on, however
+      often the same bytes come: the object is busy, and in the end unreadable, alone.
+    - While none has matched, a mismatch decides nothing. The object is held, and other objects are read: one
+      that matches proves them. Only if the object came alike twice, and so did three others of which none
+      matches (all others, if there are fewer), etags are no MD5s, and we stop comparing them.
+
+    So nothing was given out that a later match could prove wrong. An object that is alone in its source, and
+    whose etag is no MD5, is given out if it comes alike twice: nobody knows more of it.
     """
 
-    def __init__(self, source: str, read_again: Callable[[ObjectInfo], memoryview]) -> None:
+    def __init__(self, source: str, reference: ReadAgain) -> None:
         self.source = source
-        self.read_again = read_again
-        self.etags_are_md5 = True
-        self._lock = threading.Lock()
+        # Set once, by any thread, without a lock: the loop that compares must not wait for one that decides.
+        self._has_matched = self._is_off = False
+        self._reference = reference
+        self._deciding = threading.Lock()
 
     def where(self, info: ObjectInfo) -> str:
         return shown(self.source + info.key)
@@ -66,21 +92,58 @@ class ObjectCheck:
             return True
         return False
 
-    def md5(self, info: ObjectInfo, data: memoryview) -> bool:
+    def md5(self, info: ObjectInfo, data: memoryview, encryption: str = "") -> bool:
         """Whether the MD5 is that of the etag, or there is none to compare with."""
-        if not self.etags_are_md5 or not _MD5.fullmatch(info.version):
+        if (self._is_off and not self._has_matched) or not _may_be_md5(info, encryption):
             return True
-        return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.version
+        matches = _matches(info, data)
+        if matches:
+            self._has_matched = True
+        return matches
 
     def again(self, info: ObjectInfo, data: memoryview) -> memoryview:
-        """The MD5 is another one: the data all the same, if they come alike a second time."""
-        if self.read_again(info) != data:
+        """The MD5 is another one: the data all the same, if it is proved that etags are no MD5s."""
+        with self._deciding:
+            if not self._has_matched and not self._is_off:
+                self._decide(info, data)
+        if self._has_matched:
             raise self._damaged(info)
-        with self._lock:
-            if self.etags_are_md5:
-                log.warning("md5 check switched off source=%s cause=%s", self.source, "its etags are no MD5s")
-            self.etags_are_md5 = False
         return data
 
-    def _damaged(self, info: ObjectInfo) -> SourceBusy:
-        return SourceBusy(f"{self.where(info)}: the bytes were damaged on the way", hint=_DAMAGED_HINT)
+    def _decide(self, info: ObjectInfo, data: memoryview) -> None:
+        """Find out whether etags are MD5s. Raise SourceBusy if that cannot be told now."""
+        if not self._comes_wrong_alike(info, data):
+            raise self._damaged(info)
+        agreeing, witnesses = 0, self._reference.witnesses(info, WITNESSES)
+        for witness in witnesses:
+            agreeing += self._comes_wrong_alike(witness)
+            if self._has_matched:
+                return
+        if agreeing < min(AGREEING, len(witnesses)):
+            raise self._damaged(info)
+        log.warning("md5 check switched off source=%s cause=%s", self.source, "its etags are no MD5s")
+        self._is_off = True
+
+    def _comes_wrong_alike(self, info: ObjectInfo, data: memoryview | None = None) -> bool:
+        """Whether the same bytes come twice, though the etag is not their MD5. One that matches is noted."""
+        try:
+            second, encryption = self._reference.fetch(info)
+            if not _may_be_md5(info, encryption):
+                return False
+            if _matches(info, second):
+                self._has_matched = True
+                return False
+            return second == (data if data is not None else self._reference.fetch(info)[0])
+        except SampleError:
+            return False
+
+    def _damaged(self, info: ObjectInfo) -> ObjectBusy:
+        return ObjectBusy(f"{self.where(info)}: the bytes were damaged on the way", hint=_DAMAGED_HINT)
+
+
+def _may_be_md5(info: ObjectInfo, encryption: str) -> bool:
+    return _MD5.fullmatch(info.version) is not None and not _KMS.fullmatch(encryption)
+
+
+def _matches(info: ObjectInfo, data: memoryview) -> bool:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.version

@@ -15,7 +15,7 @@ from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
 
 from stager.errors import SourceBusy
-from stager.model import Fetched, ObjectInfo, SourceSpec, encode_key
+from stager.model import Fetched, ObjectInfo, Scanning, SourceSpec, encode_key
 from stager.sources.curl_loop import CurlLoop, Get, Options
 from stager.sources.s3 import LIMITS, BotoSource, Limits
 from stager.sources.s3_errors import our_error, our_errors
@@ -28,7 +28,7 @@ SIGN_EVERY_S: Final = 1.0  # credentials are looked at: new ones come minutes be
 PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
 
 _ANSWERED: Final = re.compile(
-    rb"^(etag|content-range|x-amz-checksum-[a-z0-9]+):([^\r\n]*)", re.I | re.M
+    rb"^(etag|content-range|x-amz-checksum-[a-z0-9]+|x-amz-server-side-encryption):([^\r\n]*)", re.I | re.M
 )  # what is looked at
 
 # libcurl's errors, by the names of the table. All others: the connection broke.
@@ -63,8 +63,8 @@ class CurlSource:
         self._by_the_book = ThreadedSource(self.reference)
         self._address: tuple[str, str] | None = None
 
-    def scan(self) -> Iterator[ObjectInfo]:
-        return self.reference.scan()
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
+        return self.reference.scan(scanning)
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         if _DOTTED.search(self.reference.prefix + info.key):
@@ -182,7 +182,8 @@ class _Object:
         if self._error is None:
             try:
                 is_proved = check.checksum(self._info, answered, self._data)
-                if not is_proved and not check.md5(self._info, self._data):
+                encryption = answered.get("x-amz-server-side-encryption", "")
+                if not is_proved and not check.md5(self._info, self._data, encryption):
                     # To read it again takes its time, and the loop has none.
                     threading.Thread(target=self._compare, name="compare", daemon=True).start()
                     return

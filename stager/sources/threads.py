@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Final
 
-from stager.model import BlockingSource, Fetched, ObjectInfo
+from stager.model import BlockingSource, Fetched, ObjectInfo, Scanning
 
 THREADS: Final = 128
 
@@ -19,8 +19,8 @@ class ThreadedSource:
         self._lock = threading.Lock()
         self._under_way = self._threads = 0
 
-    def scan(self) -> Iterator[ObjectInfo]:
-        return self.inner.scan()
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
+        return self.inner.scan(scanning)
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
         with self._lock:
