@@ -116,6 +116,8 @@ class StagedLoader(Resumable):
         augment_on_device: bool | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
+        self._data = data
+        _refuse_transforms(data)
         self._device = torch.device(device or "cpu")
         self._transform = transform
         if augment_on_device is None:
@@ -136,6 +138,7 @@ class StagedLoader(Resumable):
         self._stream = stream(self._device) if self._device.type == "cuda" else None
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        _refuse_transforms(self._data)  # they can be set at any time
         return self.loader.run(self._move, self._finish)
 
     def _move(self, batch: Batch) -> Moved:
@@ -155,6 +158,17 @@ class StagedLoader(Resumable):
         if self._augments:
             images = augment_batch(self._augments, images, uniforms)
         return (self._transform(images) if self._transform else images), labels
+
+
+def _refuse_transforms(data: StagedDataset) -> None:
+    """What a data set does to single samples would be left out of our batches, without a word."""
+    for name in ("transform", "target_transform"):
+        if getattr(data, name) is not None:
+            raise UsageError(
+                f"the StagedDataset has a {name}, which a StagedLoader does not call: it makes whole batches",
+                hint="give the loader a transform, which gets each batch of images, and change labels in the"
+                " loop; or use a plain DataLoader, which calls both",
+            )
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
