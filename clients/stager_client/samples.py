@@ -30,6 +30,7 @@ POLL_S: Final = 0.2
 ANSWER_S: Final = 0.25  # that a service may take to say that the samples have not come in time
 OPEN_WAIT_S: Final = 1.0  # for a service that hangs, where the data set can be opened without one
 CORRUPT_TRIES: Final = 3
+CHECKS: Final = ("first", "always")  # when a sample is compared with its checksum: at which reads
 NEVER: Final = threading.Event()
 
 
@@ -37,14 +38,23 @@ class StagedSamples:
     """The samples of a subset, in the manifest's order; labels count from 0 over the subset's classes."""
 
     def __init__(
-        self, name: str, subset: Subset, service: str | None, timeout_s: float, skip_failed: bool
+        self,
+        name: str,
+        subset: Subset,
+        service: str | None,
+        timeout_s: float,
+        skip_failed: bool,
+        check: str = "first",
     ) -> None:
+        if check not in CHECKS:
+            raise UsageError(f"check is {check!r}", hint="use one of " + ", ".join(CHECKS))
+        self._checks_always = check == "always"
         config = load_config()
         self.name, self.subset, self.timeout_s = name, subset, timeout_s
         self._service = Service(find_socket(service, config.socket))
         self._directory = self._find(datasets_dir(config.cache_dir) / name)
         self._record = DatasetRecord.read(self._directory)
-        self._reader: Reader | None = Reader(self._directory, self._record)
+        self._reader: Reader | None = Reader(self._directory, self._record, self._checks_always)
         self._compare(config)
         drawn = draw(self.reader.manifest, subset)
         numbers = drawn.numbers
@@ -68,7 +78,7 @@ class StagedSamples:
     @property
     def reader(self) -> Reader:
         if self._reader is None:  # unpickled: opened again where it is used
-            self._reader = Reader(self._directory, self._record)
+            self._reader = Reader(self._directory, self._record, self._checks_always)
         return self._reader
 
     @property
