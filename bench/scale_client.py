@@ -31,7 +31,7 @@ def main() -> None:
     order |= {"shuffle": True, "seed": 1, "epoch": 0, "rank": 0, "world_size": 1, "drop_last": False}
     began = time.perf_counter()
     session.read_in_order({**order, "length": len(data), "start": 0})
-    session.wait_until_told()
+    session.wait_until_told(60)
     told = {
         "open_100_s": part_s,
         "open_s": all_s,

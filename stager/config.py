@@ -12,7 +12,7 @@ from stager.dataset import DatasetSpec, name_for_url
 from stager.errors import ConfigError, UsageError, nearest
 from stager.layouts import LAYOUTS
 from stager.model import SourceSpec
-from stager.recipes import check_recipe
+from stager.recipes import check_recipe, open_recipe
 
 FORMATS: Final = ("auto", "arrow", "lmdb")
 
@@ -106,7 +106,8 @@ class Config:
             return None
         url = source_url(target)
         checked = check_recipe({"kind": "image", **recipe})
-        return DatasetSpec(name_for_url(url), SourceSpec(url, **access), "folder", checked)
+        name = name_for_url(url) + _recipe_suffix(checked)
+        return DatasetSpec(name, SourceSpec(url, **access), "folder", checked)
 
 
 def find_config(explicit: Path | None = None) -> Path | None:
@@ -174,6 +175,12 @@ def source_url(text: str) -> str:
     if "://" in text:
         return text
     return str(Path(text).expanduser().absolute())
+
+
+def _recipe_suffix(recipe: Mapping[str, Any]) -> str:
+    """Tells data sets of one URL apart: other pixels must not take over a name that somebody opens."""
+    digest, default = (open_recipe(spec).digest for spec in (recipe, {"kind": "image"}))
+    return "" if digest == default else f"-{digest[:6]}"
 
 
 def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:

@@ -4,6 +4,7 @@ StagerError                 what went wrong, and a hint: what to try
 ├── UsageError              the command or the call asks for something that makes no sense (exit 2)
 │   └── ConfigError         stager.toml says something we do not understand (exit 2)
 ├── NoService               nothing answers on the socket (exit 4)
+│   └── ServiceSilent       somebody listens there, and did not answer in time: it hangs, or is busy
 ├── CacheError              the cache directory cannot be used
 │   ├── CacheOwned          another process owns it
 │   └── NoSpace             the budget or the disk is full
@@ -59,6 +60,10 @@ class ConfigError(UsageError):
 
 class NoService(StagerError):
     exit_code = 4
+
+
+class ServiceSilent(NoService):
+    pass
 
 
 class CacheError(StagerError):

@@ -17,13 +17,18 @@ def epoch_order(count: int, seed: int, epoch: int) -> Numbers:
     return np.argsort(mix(mix(positions, seed), epoch))  # mix is one-to-one: there are no ties
 
 
+def check_rank(rank: int, world_size: int) -> None:
+    """Raise UsageError if there is no such rank."""
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of {world_size} makes no sense", hint="ranks count from 0")
+
+
 def rank_order(order: Numbers, start: int, rank: int, world_size: int, drop_last: bool) -> Numbers:
     """What one of `world_size` readers reads of an epoch of which `start` positions have been read by all.
 
     Every rank gets equally many: what does not divide is dropped, or filled up from the epoch's beginning.
     """
-    if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} of {world_size} makes no sense", hint="ranks count from 0")
+    check_rank(rank, world_size)
     rest = order[start:]
     if drop_last:
         rest = rest[: len(rest) // world_size * world_size]

@@ -1,5 +1,6 @@
 """stager.toml: every key has a default, and what is not understood is said."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -118,12 +119,26 @@ def test_a_url_makes_a_data_set_of_its_own_and_a_name_does_not(tmp_path: Path) -
     assert spec is not None
     assert spec.name.startswith("train-")
     assert (spec.source.url, spec.source.region) == ("s3://bucket/a/train/", "x")
-    same = config.dataset_of_url("s3://bucket/a/train", {}, {})
+    same = config.dataset_of_url("s3://bucket/a/train", {"resize": 32, "crop": 32}, {})
     assert same is not None
     assert same.name == spec.name
     assert config.dataset_of_url("imagenet", {}, {}) is None
     with pytest.raises(UsageError, match="--resize goes with a URL"):
         config.dataset_of_url("imagenet", {"resize": 3}, {})
+
+
+def test_a_url_has_a_name_for_each_recipe_and_that_of_the_default_is_the_shortest(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, ""))
+
+    def name(**recipe: object) -> str:
+        spec = config.dataset_of_url("s3://bucket/a/train", recipe, {})
+        assert spec is not None
+        return spec.name
+
+    assert name() == name(resize=256, crop=224) == name(max_pixels=9) == "train-982bae"
+    others = {name(crop=64), name(encode="jpeg"), name(encode="jpeg", quality=80)}
+    assert len(others) == 3
+    assert all(re.fullmatch("train-982bae-[0-9a-f]{6}", other) for other in others)
 
 
 @pytest.mark.parametrize(

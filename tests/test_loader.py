@@ -289,6 +289,19 @@ def test_arguments_that_make_no_sense_are_refused(data: StagedDataset, wrong: di
         StagedLoader(data, **{"batch_size": 4, **wrong})  # type: ignore[arg-type]
 
 
+def test_a_data_set_with_transforms_of_its_own_is_refused_with_a_way_out(place: Place) -> None:
+    """They are for single samples, and the loader makes whole batches: it would leave them out."""
+    for name in ("transform", "target_transform"):
+        with pytest.raises(UsageError, match=f"StagedDataset has a {name}") as caught:
+            StagedLoader(StagedDataset("data", **{name: lambda value: value}), 4)  # type: ignore[arg-type]
+        assert "DataLoader" in caught.value.hint
+    data = StagedDataset("data")
+    loader = StagedLoader(data, 4)
+    data.transform = lambda image: image
+    with pytest.raises(UsageError, match="StagedDataset has a transform"):
+        iter(loader)
+
+
 def test_waiting_computing_and_the_transform_are_told_apart(place: Place) -> None:
     """A sleep is never too short, and together they are no more than the time there was."""
     data = StagedDataset("data")

@@ -311,6 +311,20 @@ def test_only_what_changed_at_the_source_is_staged_anew(tmp_path: Path, served: 
     assert Service(served.socket).get("/problems") == []
 
 
+def test_the_same_url_with_another_recipe_is_a_data_set_apart(tmp_path: Path, served: Place) -> None:
+    source = tmp_path / "photos"
+    image_folder(source, 2, 2)
+    name = served.json("prefetch", str(source))["dataset"]
+    before = staged(served, name)
+    other = served.json("prefetch", str(source), "--crop", "32")
+    assert (other["staged"], other["dataset"] != name) == (4, True)
+    after = staged(served, name)
+    assert set(after) == set(before)
+    assert all(np.array_equal(after[key], before[key]) for key in before)
+    assert {pixels.shape for pixels in staged(served, other["dataset"]).values()} == {(32, 32, 3)}
+    assert served.json("prefetch", str(source), "--crop", "32")["staged"] == 0
+
+
 # What may go, and what is broken
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stager.errors import UsageError
 from stager.model import Arrays, Numbers, canonical_json, digest_of, pack_numbers
-from stager.order import epoch_order, rank_order
+from stager.order import check_rank, epoch_order, rank_order
 from stager_client.ahead import Ahead, Stopped
 from stager_client.augment import Augment, Chain, Image
 from stager_client.buffers import BufferPool, Pin
@@ -21,6 +21,7 @@ from stager_client.session import Way
 
 THREADS: Final = 2
 Order = Callable[[int], Numbers | Sequence[int]]  # the positions that an epoch reads, one by one
+Ranks = Callable[[], tuple[int, int]]  # our rank, and how many ranks there are, as it is now
 IMAGE: Final = "image"  # the field that is augmented
 Made = TypeVar("Made")
 Given = TypeVar("Given")
@@ -60,8 +61,7 @@ class BatchLoader:
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
+        ranks: Ranks = lambda: (0, 1),
         prefetch: int = 2,
         threads: int = THREADS,
         augment: Sequence[Augment] = (),
@@ -69,13 +69,17 @@ class BatchLoader:
         augment_later: bool = False,
         pin: Pin | None = None,
     ) -> None:
-        """With `augment_later` the images are as staged, and the caller augments them by their uniforms."""
+        """With `augment_later` the images are as staged, and the caller augments them by their uniforms.
+
+        `ranks` is asked when an iteration begins: torch.distributed may start after the loader was made.
+        """
         if batch_size < 1 or prefetch < 1 or threads < 1:
             raise UsageError("batch_size, prefetch and threads must be at least 1")
-        rank_order(np.zeros(0, dtype=np.int64), 0, rank, world_size, drop_last)  # do the ranks make sense?
         self.samples, self.batch_size = samples, batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.rank, self.world_size, self.prefetch, self.threads = rank, world_size, prefetch, threads
+        self.prefetch, self.threads = prefetch, threads
+        self._ranks_now = ranks
+        self._ranks_read: tuple[int, int] | None = None  # those of the first iteration
         self._own_order = order
         self.epoch = 0
         self._position = 0  # of the epoch, read by all ranks together
@@ -96,7 +100,12 @@ class BatchLoader:
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return len(self._parts(0, self._order_of(self.epoch)))
+        return len(self._parts(0, self._order_of(self.epoch), *self.ranks))
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Our rank and how many there are: as read so far, else as it is now, which may change."""
+        return self._ranks_read or self._ranks_now()
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
@@ -151,13 +160,14 @@ class BatchLoader:
         """
         start, self._resume_at = self._resume_at, 0
         self._position = start
+        rank, world_size = self._decide_ranks()
         order = self._order_of(self.epoch)
-        session, way = self.samples.session, self._tell_order(start, order)
-        parts = deque(enumerate(self._parts(start, order)))
+        parts = deque(enumerate(self._parts(start, order, rank, world_size)))
+        session, way = self.samples.session, self._tell_order(start, order, rank, world_size)
         self._length = len(order)
         seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
         if not parts:  # the rest is less than a batch, and dropped
-            self._advance(epoch, is_last=True)
+            self._advance(epoch, 0, is_last=True)
         stopped = threading.Event()
 
         def assemble(part: tuple[int, Numbers]) -> tuple[Made, int, Reasons]:
@@ -184,7 +194,7 @@ class BatchLoader:
                 self._batches += 1
                 self._waited_s += given_at - asked_at
                 self._transformed_s += given_at - had_at
-                self._advance(epoch, is_last=not (parts or ahead))
+                self._advance(epoch, self.batch_size * world_size, is_last=not (parts or ahead))
                 try:
                     yield given
                 finally:
@@ -195,15 +205,29 @@ class BatchLoader:
             session.leave_order()
             ahead.close()
 
-    def _advance(self, epoch: int, is_last: bool) -> None:
+    def _decide_ranks(self) -> tuple[int, int]:
+        """The ranks of all iterations: other ones would read some samples twice and others never."""
+        now = self._ranks_now()
+        check_rank(*now)
+        if self._ranks_read not in (None, now):
+            before = self._ranks_read or now
+            raise UsageError(
+                f"this loader was read as rank {before[0]} of {before[1]} before,"
+                f" and is rank {now[0]} of {now[1]} now",
+                hint="iterate over it after init_process_group only, or make another loader",
+            )
+        self._ranks_read = now
+        return now
+
+    def _advance(self, epoch: int, positions: int, is_last: bool) -> None:
         """Note that a batch is given out. The last of an epoch ends it: Keras does not ask for one more."""
         if self.epoch != epoch:
             return  # somebody has said where to go on
-        self._position = min(self._position + self.batch_size * self.world_size, self._length)
+        self._position = min(self._position + positions, self._length)
         if is_last:
             self.epoch, self._position = epoch + 1, 0
 
-    def _tell_order(self, start: int, order: Numbers) -> Way:
+    def _tell_order(self, start: int, order: Numbers, rank: int, world_size: int) -> Way:
         """The order is a function of these: the service works it out for itself."""
         orders = []
         if self._own_order is not None or not self.samples.is_whole:
@@ -217,17 +241,17 @@ class BatchLoader:
                 "shuffle": self.shuffle,
                 "seed": self.seed,
                 "epoch": self.epoch,
-                "rank": self.rank,
-                "world_size": self.world_size,
+                "rank": rank,
+                "world_size": world_size,
                 "drop_last": self.drop_last,
                 "length": len(self.samples),
                 "start": start,
             }
         )
 
-    def _parts(self, start: int, order: Numbers) -> list[Numbers]:
-        """The positions of each batch of this rank, from `start` of the epoch on."""
-        mine = rank_order(order, start, self.rank, self.world_size, self.drop_last)
+    def _parts(self, start: int, order: Numbers, rank: int, world_size: int) -> list[Numbers]:
+        """The positions of each batch of a rank, from `start` of the epoch on."""
+        mine = rank_order(order, start, rank, world_size, self.drop_last)
         whole = len(mine) - len(mine) % self.batch_size if self.drop_last else len(mine)
         return [mine[at : at + self.batch_size] for at in range(0, whole, self.batch_size)]
 

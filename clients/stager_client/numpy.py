@@ -6,6 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from stager.order import check_rank
 from stager.subset import Subset
 from stager_client.loader import IMAGE, BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
@@ -39,9 +40,10 @@ class StagedArrays(Resumable):
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, subset_seed, per_class, fraction, where, split)
+        check_rank(rank, world_size)
         samples = StagedSamples(name, subset, service, timeout_s, skip_failed)
         self.classes = samples.classes
-        self.loader = BatchLoader(samples, batch_size, rank=rank, world_size=world_size, **options)
+        self.loader = BatchLoader(samples, batch_size, ranks=lambda: (rank, world_size), **options)
 
     def __iter__(self) -> Iterator[tuple[Arrays, npt.NDArray[np.int64]]]:
         return self.loader.run(lambda batch: (batch.fields[IMAGE], batch.labels), lambda made: made)

@@ -36,7 +36,10 @@ Positions = Sequence[int] | Numbers
 Reasons = dict[str, int]  # why samples had to be waited for, and how many
 
 POLL_S: Final = 0.2
+ANSWER_S: Final = 0.25  # that a service may take to say that the samples have not come in time
+OPEN_WAIT_S: Final = 1.0  # for a service that hangs, where the data set can be opened without one
 CORRUPT_TRIES: Final = 3
+CHECKS: Final = ("first", "always")  # when a sample is compared with its checksum: at which reads
 NEVER: Final = threading.Event()
 
 
@@ -44,8 +47,17 @@ class StagedSamples:
     """The samples of a subset, in the manifest's order; labels count from 0 over the subset's classes."""
 
     def __init__(
-        self, name: str, subset: Subset, service: str | None, timeout_s: float, skip_failed: bool
+        self,
+        name: str,
+        subset: Subset,
+        service: str | None,
+        timeout_s: float,
+        skip_failed: bool,
+        check: str = "first",
     ) -> None:
+        if check not in CHECKS:
+            raise UsageError(f"check is {check!r}", hint="use one of " + ", ".join(CHECKS))
+        self._checks_always = check == "always"
         config = load_config()
         self.name, self.subset, self.timeout_s = name, subset, timeout_s
         self._service = Service(find_socket(service, config.socket))
@@ -76,7 +88,7 @@ class StagedSamples:
     @property
     def reader(self) -> Reader:
         if self._reader is None:  # unpickled: opened again where it is used
-            self._reader = Reader(self._directory, self._record)
+            self._reader = Reader(self._directory, self._record, self._checks_always)
         return self._reader
 
     def _open(self) -> Manifest:
@@ -84,7 +96,7 @@ class StagedSamples:
         for is_last in (False, True):
             self._record = DatasetRecord.read(self._directory)
             try:
-                self._reader = Reader(self._directory, self._record)
+                self._reader = Reader(self._directory, self._record, self._checks_always)
                 path = manifest_path(self._directory, self._record.manifest, self._record.lineage)
                 return Manifest.open(path, self._reader.records)
             except CacheError:
@@ -191,15 +203,17 @@ class StagedSamples:
                     f"{self.name} is not kept any more as it was when it was opened",
                     hint="open the data set again",
                 )
+            where = self.session.where(left_s / 2)
+            left_s = deadline - time.monotonic()
             body = {
                 **self.version,
                 "samples": wanted,
                 "corrupt": [numbers[at] for at in corrupt],
                 "wait_s": min(WANT_WAIT_S, left_s),
-                **self.session.where(),
+                **where,
             }
             try:
-                answer = self._service.post(f"/datasets/{self.name}/want", body, timeout_s=left_s + 5)
+                answer = self._service.post(f"/datasets/{self.name}/want", body, left_s + ANSWER_S, stopped)
                 reason_of = {int(number): reason for number, reason in answer["reasons"].items()} | reason_of
                 away = None
                 for failed in answer["failed"]:
@@ -208,7 +222,7 @@ class StagedSamples:
             except NoService as error:
                 away = error
                 reason_of |= dict.fromkeys(wanted, "service_down")
-                stopped.wait(min(POLL_S, left_s))
+                stopped.wait(max(min(POLL_S, deadline - time.monotonic()), 0.0))
             missing, corrupt = look(missing + corrupt)
             tries.update(corrupt)
             if corrupt and away is None and tries[corrupt[0]] > CORRUPT_TRIES:
@@ -230,15 +244,18 @@ class StagedSamples:
 
     def _find(self, local: Path) -> Path:
         """Where the data set lies: as the service says; if none answers, where the config has its cache."""
+        deadline = time.monotonic() + self.timeout_s
+        is_here = (local / "dataset.json").exists()
+        wait_s = min(self.timeout_s, OPEN_WAIT_S) if is_here else self.timeout_s
         try:
-            return Path(self._service.get(f"/datasets/{self.name}")["directory"])
+            return Path(self._service.get(f"/datasets/{self.name}", wait_s)["directory"])
         except NoService:
-            if (local / "dataset.json").exists():
+            if is_here:
                 return local
             raise
         except UsageError:
-            self._scan()
-            return Path(self._service.get(f"/datasets/{self.name}")["directory"])
+            self._scan(deadline)
+            return Path(self._service.get(f"/datasets/{self.name}", _left_s(deadline))["directory"])
 
     def _compare(self, config: Config) -> None:
         """Say if what is staged is not what the config asks for: nothing is staged anew in silence."""
@@ -251,11 +268,10 @@ class StagedSamples:
                 stacklevel=4,
             )
 
-    def _scan(self) -> None:
+    def _scan(self, deadline: float) -> None:
         """Have the service look at a data set of its config for the first time."""
-        job = self._service.post("/jobs", {"dataset": self.name, "stop_after": "scan"})
         began = time.monotonic()
-        deadline = began + self.timeout_s
+        job = self._service.post("/jobs", {"dataset": self.name, "stop_after": "scan"}, _left_s(deadline))
         while job["state"] not in ("done", "failed", "cancelled"):
             if time.monotonic() > deadline:
                 raise WaitTimeout(
@@ -264,12 +280,17 @@ class StagedSamples:
                 )
             waited_s = time.monotonic() - began
             time.sleep(min(0.01 + waited_s / 10, POLL_S))  # a small source is scanned soon
-            job = self._service.get(f"/jobs/{job['id']}")
+            job = self._service.get(f"/jobs/{job['id']}", _left_s(deadline))
         if job["error"]:
             raise StagerError(job["error"]["message"], job["error"]["hint"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
+
+
+def _left_s(deadline: float) -> float:
+    """Until the deadline; a moment at least, so that an answer that is ready is taken."""
+    return max(deadline - time.monotonic(), ANSWER_S)
 
 
 def _placed(places: list[int], found: tuple[Missing, Corrupt]) -> tuple[Missing, Corrupt]:

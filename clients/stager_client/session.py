@@ -7,12 +7,13 @@ import time
 import uuid
 from contextlib import suppress
 from multiprocessing import util
+from typing import Any
 
 import numpy as np
 
 from stager.config import REPORT_EVERY_S
 from stager.control import Service
-from stager.errors import StagerError
+from stager.errors import ServiceSilent, StagerError
 from stager.model import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0
@@ -22,7 +23,9 @@ POSITION_PART = 0.02  # of its samples, that a reader with misses reads before i
 POSITION_EVERY_MIN_S = 0.03
 ORDER_TIMEOUT_S = 10.0
 READS_HELD = 1000  # batches
+EPOCHS_HELD = 1000  # whose counts nobody took; beyond, they count for the epoch after
 EXIT_WAIT_S = 5.0  # that a process waits at its end for a service that is away: a restart takes less
+EXIT_ANSWER_S = 1.0  # that it waits for one that is there and does not answer
 EXIT_RETRY_S = 0.2
 
 
@@ -50,7 +53,6 @@ class Session:
     _order: dict[str, object]
     _way: Way | None  # through the order we told; None: there is none
     _told: int  # the position that the service knows
-    _telling: threading.Thread | None  # tells the order
 
     def __init__(
         self, service: Service, dataset: str, length: int, version: dict[str, str], manifest: str
@@ -74,24 +76,37 @@ class Session:
 
         It is told beside the first reads: what is resident needs no service.
         """
-        self.wait_until_told()
         way = Way()
         self._order, self._way, self._told, self._had_misses = {"session": self.id, **order}, way, 0, False
-        self._telling = threading.Thread(target=self._tell_order, name="stager-order", daemon=True)
-        self._telling.start()
+        self._tell_soon()
         _report_soon(self)
         return way
 
-    def wait_until_told(self) -> None:
+    def wait_until_told(self, wait_s: float) -> None:
         """Whoever asks for samples asks as a reader of the order, which the service should know by then."""
-        if self._telling is not None:
-            self._telling.join()
+        self._is_told.wait(wait_s)
 
-    def _tell_order(self) -> None:
+    def _tell_soon(self) -> None:
+        """Tell our order on a thread beside us: one at a time, so that the newest is told last."""
+        with self._lock:
+            self._is_untold = True
+            if not self._is_told.is_set():
+                return  # the thread that tells the last one tells this one, too
+            self._is_told.clear()
+        threading.Thread(target=self._tell, name="stager-order", daemon=True).start()
+
+    def _tell(self) -> None:
         """If no service answers, what is resident can be read all the same."""
-        with suppress(StagerError):
-            self.service.post(f"/datasets/{self.dataset}/sessions", self._order, ORDER_TIMEOUT_S)
-            self._was_heard = True
+        while True:
+            with self._lock:
+                if not self._is_untold:
+                    self._is_told.set()
+                    return
+                self._is_untold = False
+                order = self._order
+            with suppress(StagerError):
+                self.service.post(f"/datasets/{self.dataset}/sessions", order, ORDER_TIMEOUT_S)
+                self._was_heard = True
 
     def has_read(self, way: Way, at: int, samples: int) -> None:
         """These samples of an order are in a batch: it may be given out later, but is read no more."""
@@ -103,9 +118,9 @@ class Session:
         """Nothing more will be read in the order we told."""
         self._way = None
 
-    def where(self) -> dict[str, object]:
-        """Who we are and how far, for the service that stages ahead of us."""
-        self.wait_until_told()
+    def where(self, wait_s: float = ORDER_TIMEOUT_S) -> dict[str, object]:
+        """Who we are and how far, for the service that stages ahead of us, once it has our order."""
+        self.wait_until_told(wait_s)
         return {"session": self.id, "position": self._note_told()}
 
     def tell_position(self) -> None:
@@ -113,9 +128,11 @@ class Session:
         way = self._way
         if way is None or way.position == self._told or self._pid != os.getpid():
             return
+        if not self._is_told.is_set():
+            return  # of which order would it be?
         with suppress(StagerError):
-            if not self.service.post("/sessions", self.where(), REPORT_TIMEOUT_S)["knows_order"]:
-                self._tell_order()  # the service was started anew
+            if not self.service.post("/sessions", self.where(0), REPORT_TIMEOUT_S)["knows_order"]:
+                self._tell_soon()  # the service was started anew
 
     def _note_told(self) -> int | None:
         """How far we are, which is going to be told."""
@@ -133,7 +150,9 @@ class Session:
         self._sending = threading.Lock()
         self._requests = self._sent = 0
         self._way, self._told, self._had_misses = None, 0, False
-        self._telling = None
+        self._is_untold, self._is_told = False, threading.Event()
+        self._is_told.set()
+        self._ended: list[tuple[int | None, dict[str, Any]]] = []  # epochs, and the totals at their end
         self._wait_s = 0.0
         self._computed_s = 0.0
         self._reasons: dict[str, int] = {}
@@ -164,54 +183,83 @@ class Session:
         _report_soon(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next counts belong to."""
-        self.flush()
-        self.epoch = epoch
+        """Say which epoch the next counts belong to. Those of the one before are sent beside us."""
+        with self._lock:
+            if epoch != self.epoch and self._requests != self._sent and self._pid == os.getpid():
+                self._ended.append((self.epoch, self._totals()))
+                del self._ended[:-EPOCHS_HELD]
+            self.epoch = epoch
 
-    def flush(self) -> None:
-        """Send what has not been sent. If no service answers, nothing is lost: totals are sent again."""
+    def flush(self, wait_s: float = REPORT_TIMEOUT_S) -> bool:
+        """Send what has not been sent. If no service answers, nothing is lost: totals are sent again.
+
+        Whether it need not be tried again at once: all was sent, or nobody listens. False: the service hangs.
+        """
         if self._pid != os.getpid():
+            return True
+        deadline = time.monotonic() + wait_s
+        if not self._sending.acquire(timeout=wait_s):
+            return False
+        try:
+            self._send(deadline)
+        except ServiceSilent:
+            _unsent.add(self)
+            return False
+        except StagerError:
+            _unsent.add(self)
+        finally:
+            self._sending.release()
+        return True
+
+    def _send(self, deadline: float) -> None:
+        """The totals at the end of each epoch that is over, and those of now."""
+        with self._lock:
+            parts = [part for part in self._ended if part[1]["requests"] > self._sent]
+            parts.append((self.epoch, self._totals()))
+            reads, self._reads = self._reads, []
+        position = self._note_told() if self._is_told.is_set() else None
+        if self._way is not None:
+            _unsent.add(self)  # a report is a sign of life, too
+        elif parts[-1][1]["requests"] == self._sent:
             return
-        with self._sending:
-            with self._lock:
-                requests, wait_s, reasons = self._requests, self._wait_s, dict(self._reasons)
-                reads, self._reads = self._reads, []
-            position = self._note_told()
-            if requests == self._sent and position is None:
-                return
-            misses = sum(reasons.values())
-            totals = {
-                "requests": requests,
-                "hits": requests - misses,
-                "misses": misses,
-                "wait_s": wait_s,
-                "reasons": reasons,
-                "computed_s": self._computed_s,
-            }
-            body = {
-                **self.version,
-                "dataset": self.dataset,
-                "session": self.id,
-                "process": self._process,
-                "length": self.length,
-                "epoch": self.epoch,
-                "position": position,
-                "reads": pack_numbers(np.concatenate(reads)) if reads else "",
-                "totals": totals,
-            }
-            try:
-                answer = self.service.post("/reports", body, REPORT_TIMEOUT_S)
-                self._sent, self._was_heard = requests, True
+        try:
+            for epoch, totals in parts:
+                is_last = totals is parts[-1][1]
+                body = {
+                    **self.version,
+                    "dataset": self.dataset,
+                    "session": self.id,
+                    "process": self._process,
+                    "length": self.length,
+                    "epoch": epoch,
+                    "position": position,
+                    "reads": pack_numbers(np.concatenate(reads)) if reads and is_last else "",
+                    "totals": totals,
+                }
+                answer = self.service.post("/reports", body, deadline - time.monotonic())
+                self._sent, self._was_heard = totals["requests"], True
                 if not answer["knows_reader"]:
                     self._say_hello()
                 if not answer["knows_order"] and position is not None:
-                    self._tell_order()  # the service was started anew
-            except StagerError:
-                with self._lock:
-                    self._reads[:0] = reads
-                _unsent.add(self)
-            if position is not None:
-                _unsent.add(self)  # a report is a sign of life, too
+                    self._tell_soon()  # the service was started anew
+        except StagerError:
+            with self._lock:
+                self._reads[:0] = reads
+            raise
+        with self._lock:
+            self._ended = [part for part in self._ended if part[1]["requests"] > self._sent]
+
+    def _totals(self) -> dict[str, Any]:
+        """What this process has read so far. The caller holds the lock."""
+        misses = sum(self._reasons.values())
+        return {
+            "requests": self._requests,
+            "hits": self._requests - misses,
+            "misses": misses,
+            "wait_s": self._wait_s,
+            "reasons": dict(self._reasons),
+            "computed_s": self._computed_s,
+        }
 
     @property
     def waits(self) -> bool:
@@ -230,6 +278,7 @@ class Session:
 # One reporter a process. A session is held here only while it has something to report.
 _unsent: set[Session] = set()
 _reporter_pid = 0
+_ended_pids: set[int] = set()  # this process, once it has sent its last report
 _flushing = threading.Lock()  # who ends the process must not overtake a report that is on its way
 _is_due = threading.Event()  # somebody has read so much that it should be told at once
 
@@ -275,9 +324,24 @@ def flush_all() -> None:
 
 
 def _flush_at_exit() -> None:
-    """The last report of this process: a service that is being started anew shall have it, too."""
-    deadline = time.monotonic() + EXIT_WAIT_S
-    flush_all()
-    while any(session.waits for session in list(_unsent)) and time.monotonic() < deadline:
-        time.sleep(EXIT_RETRY_S)
-        flush_all()
+    """The last report of this process: a service that is being started anew shall have it, too.
+
+    One that hangs does not hold up our end: it has a second for all sessions together.
+    """
+    if _reporter_pid != os.getpid() or os.getpid() in _ended_pids:
+        return  # nothing was read since a fork; or this is the second call, see _report_soon
+    _ended_pids.add(os.getpid())
+    began = time.monotonic()
+    if not _flushing.acquire(timeout=EXIT_ANSWER_S):
+        return  # a report is on its way, and is not answered
+    answer_s = max(EXIT_ANSWER_S - (time.monotonic() - began), EXIT_RETRY_S)
+    try:
+        while waiting := list(_unsent):
+            _unsent.clear()
+            if not all(session.flush(answer_s) for session in waiting):
+                return
+            if not any(session.waits for session in waiting) or time.monotonic() > began + EXIT_WAIT_S:
+                return
+            time.sleep(EXIT_RETRY_S)
+    finally:
+        _flushing.release()

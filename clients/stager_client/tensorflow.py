@@ -40,7 +40,7 @@ def as_dataset(arrays: StagedArrays) -> tf.data.Dataset:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(arrays)))
     settings = tf.data.Options()
     settings.experimental_optimization.inject_prefetch = False
-    if loader.world_size > 1:  # it is a shard already: tf.distribute is not to take a shard of it
+    if loader.ranks[1] > 1:  # it is a shard already: tf.distribute is not to take a shard of it
         settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(settings)
 

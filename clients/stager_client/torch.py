@@ -3,6 +3,7 @@
 import mmap
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import Dataset
 
 from stager.errors import UsageError
 from stager.model import Arrays
+from stager.order import check_rank
 from stager.subset import Subset
 from stager_client.augment_torch import augment_batch, can_augment
 from stager_client.loader import IMAGE, Batch, BatchLoader, LoaderOptions, Resumable
@@ -93,7 +95,8 @@ class StagedLoader(Resumable):
     """Batches of a StagedDataset as (images, labels), put together by threads of this process.
 
     Images are uint8 NCHW views of NHWC memory (channels_last), labels int64. The order is a function of
-    (seed, epoch, rank, world size); rank and world size are torch.distributed's when it is initialised.
+    (seed, epoch, rank, world size); rank and world size are torch.distributed's, as it is when the first
+    iteration begins, unless they are given.
     The options: shuffle, seed, drop_last, prefetch, threads. `order`, a function of the epoch,
     gives the positions to read instead: weighted, repeated, a fold. `augment` changes each image on its way
     into the batch, the same way on every run with this seed; `transform` gets the whole batch, on the device:
@@ -113,21 +116,19 @@ class StagedLoader(Resumable):
         augment_on_device: bool | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
+        self._data = data
+        _refuse_transforms(data)
         self._device = torch.device(device or "cpu")
         self._transform = transform
         if augment_on_device is None:
             augment_on_device = self._device.type != "cpu" and can_augment(options.get("augment", ()))
         self._augments = options.get("augment", ()) if augment_on_device else ()
-        here = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if rank is None:
-            rank = torch.distributed.get_rank() if here else 0
-        if world_size is None:
-            world_size = torch.distributed.get_world_size() if here else 1
+        if rank is not None and world_size is not None:
+            check_rank(rank, world_size)
         self.loader = BatchLoader(
             data.samples,
             batch_size,
-            rank=rank,
-            world_size=world_size,
+            ranks=partial(_ranks, rank, world_size),
             augment_later=augment_on_device,
             pin=pin_for_cuda if self._device.type == "cuda" else None,
             **options,
@@ -137,6 +138,7 @@ class StagedLoader(Resumable):
         self._stream = stream(self._device) if self._device.type == "cuda" else None
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        _refuse_transforms(self._data)  # they can be set at any time
         return self.loader.run(self._move, self._finish)
 
     def _move(self, batch: Batch) -> Moved:
@@ -156,6 +158,27 @@ class StagedLoader(Resumable):
         if self._augments:
             images = augment_batch(self._augments, images, uniforms)
         return (self._transform(images) if self._transform else images), labels
+
+
+def _refuse_transforms(data: StagedDataset) -> None:
+    """What a data set does to single samples would be left out of our batches, without a word."""
+    for name in ("transform", "target_transform"):
+        if getattr(data, name) is not None:
+            raise UsageError(
+                f"the StagedDataset has a {name}, which a StagedLoader does not call: it makes whole batches",
+                hint="give the loader a transform, which gets each batch of images, and change labels in the"
+                " loop; or use a plain DataLoader, which calls both",
+            )
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """As given, else torch.distributed's, else those of a process that is alone."""
+    here = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if rank is None:
+        rank = torch.distributed.get_rank() if here else 0
+    if world_size is None:
+        world_size = torch.distributed.get_world_size() if here else 1
+    return rank, world_size
 
 
 def pin_for_cuda(memory: mmap.mmap) -> None:

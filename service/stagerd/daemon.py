@@ -17,7 +17,7 @@ from stager import __version__
 from stager.cache import Cache
 from stager.config import Config
 from stager.control import Service
-from stager.errors import CacheError, NoService, StagerError
+from stager.errors import CacheError, NoService, ServiceSilent, StagerError
 from stager.owner import Owner
 from stagerd import notify
 from stagerd.api import make_app
@@ -145,6 +145,10 @@ def _listen(path: Path) -> socket.socket:
                     f"{path} is in use by another service (process {other['pid']})",
                     hint="stop it, or set another [service] socket",
                 )
+            except ServiceSilent as error:  # it may go on
+                raise CacheError(
+                    f"{path} is in use: {error.message}", hint="stop it, or set another [service] socket"
+                ) from None
             except NoService:
                 if not path.is_socket():
                     raise FileExistsError(errno.EEXIST, "there is a file of another kind") from None

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from stager.config import Config
 from stager.control import Service, find_socket
 from stager.dataset import DatasetSpec
-from stager.errors import CacheError, NoService
+from stager.errors import CacheError, NoService, ServiceSilent
 from stager.job import Request
 from stager.subset import Subset
 
+HELLO_S = 4.0  # within which a service says that it is there; one that is busy takes a second or two
 AWAY_S = 60.0  # how long a command waits for a service that went away under it
 LOOK_FIRST_S, LOOK_EVERY_S = (
     0.05,
@@ -202,10 +203,12 @@ class Local:
 
 @contextmanager
 def open_target(config: Config) -> Iterator[Target]:
-    """The service, or the cache itself where none answers."""
+    """The service, or the cache itself where nobody listens. One that hangs still has the cache."""
     service = Service(find_socket(None, config.socket))
     try:
-        about = service.get("/status", timeout_s=10)["service"]
+        about = service.get("/status", timeout_s=HELLO_S)["service"]
+    except ServiceSilent:
+        raise
     except NoService:
         local = Local(config)
         try:
