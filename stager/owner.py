@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from stager.dataset import datasets_dir, shard_path
 from stager.errors import UsageError, nearest
 from stager.index import is_resident, shard_of
 from stager.job import Job, Request
+from stager.manifest import Manifest
 from stager.meter import Report, Totals
 from stager.model import Numbers, decode_key, pack_numbers, unpack_numbers
 from stager.ready import ready_json
@@ -24,6 +26,14 @@ from stager.shards import FORMATS
 from stager.staging import Staging
 from stager.subset import Subset, draw
 from stager.why import explain
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a subset was of a manifest, worked out off the loop."""
+
+    manifest: Manifest
+    numbers: Numbers
 
 
 class Owner:
@@ -240,9 +250,9 @@ class Owner:
 
     # Shards
 
-    def evict(self, name: str, subset: Subset) -> dict[str, Any]:
+    def evict(self, name: str, subset: Subset, part: Part | None = None) -> dict[str, Any]:
         """Take away the shards whose samples are all in the subset; pinned ones stay."""
-        shards = self._shards(name, subset, whole=True)
+        shards = self._shards(name, subset, part, whole=True)
         free = [shard for shard in shards if not shard.is_pinned]
         dataset = self.dataset(name)
         ours = [shard.samples[shard.samples >= 0] for shard in free if shard.dataset == dataset.id]
@@ -257,9 +267,9 @@ class Owner:
             "pinned": len(shards) - len(free),
         }
 
-    def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]:
+    def pin(self, name: str, subset: Subset, pinned: bool, part: Part | None = None) -> dict[str, Any]:
         """Pin (or unpin) the shards that hold any sample of the subset."""
-        shards = self._shards(name, subset, whole=False)
+        shards = self._shards(name, subset, part, whole=False)
         self.cache.catalog.pin_shards([shard.number for shard in shards], pinned)
         if not pinned:
             self.staging.unpin(self.dataset(name))
@@ -270,13 +280,15 @@ class Owner:
             "bytes": sum(shard.bytes for shard in shards),
         }
 
-    def _shards(self, name: str, subset: Subset, whole: bool) -> list[ShardRow]:
+    def _shards(self, name: str, subset: Subset, part: Part | None, whole: bool) -> list[ShardRow]:
         dataset = self.dataset(name)
         if subset == Subset():
             ids = [row.id for row in self.cache.catalog.datasets() if row.name == name]
             return [shard for dataset_id in ids for shard in self.cache.catalog.shards(dataset_id)]
         wanted = np.zeros(len(dataset.manifest) + 1, dtype=np.bool_)
-        wanted[draw(dataset.manifest, subset).numbers] = True
+        if part is None or part.manifest is not dataset.manifest:  # scanned again meanwhile
+            part = Part(dataset.manifest, draw(dataset.manifest, subset).numbers)
+        wanted[part.numbers] = True
         wanted[-1] = whole  # rows whose sample is gone (-1) hold no shard back
         test = np.all if whole else np.any
         return [shard for shard in self.cache.catalog.shards(dataset.id) if test(wanted[shard.samples])]
