@@ -24,10 +24,11 @@ from stager.job import error_to_json
 from stager.layouts import LAYOUTS
 from stager.meter import MISS_REASONS
 from stager.model import unpack_numbers
-from stager.owner import Owner
+from stager.owner import Owner, Part
 from stager.recipes import check_recipe
 from stager.sessions import Reading
-from stager.subset import Subset
+from stager.subset import Subset, draw
+from stager.where import parse
 
 T = TypeVar("T")
 _STATUS = {UsageError: 400, NoService: 503}
@@ -58,6 +59,9 @@ class SubsetBody(Strict):
     split: str | None = None
 
     def subset(self) -> Subset:
+        """As the loop takes it: what it asks makes sense, and is not too much."""
+        if self.where is not None:
+            parse(self.where)
         return Subset.from_json(self.model_dump())
 
 
@@ -260,13 +264,22 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
     async def reads(name: str) -> dict[str, Any]:
         return await ask(lambda: owner.reads(name))
 
+    async def draw_beside(name: str, subset: Subset) -> Part:
+        """What a subset is, worked out off the loop: `where` may take seconds."""
+        manifest = (await ask(lambda: owner.dataset(name))).manifest
+        return Part(manifest, (await asyncio.to_thread(draw, manifest, subset)).numbers)
+
     @app.post("/v1/datasets/{name}/evict")
-    async def evict(name: str, subset: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
-        return await ask(lambda: owner.evict(name, subset.subset()))
+    async def evict(name: str, body: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
+        subset = body.subset()
+        drawn = await draw_beside(name, subset)
+        return await ask(lambda: owner.evict(name, subset, drawn))
 
     @app.post("/v1/datasets/{name}/pin")
     async def pin(name: str, body: PinBody) -> dict[str, Any]:
-        return await ask(lambda: owner.pin(name, body.subset.subset(), body.pinned))
+        subset = body.subset.subset()
+        drawn = await draw_beside(name, subset)
+        return await ask(lambda: owner.pin(name, subset, body.pinned, drawn))
 
     @app.post("/v1/reports")
     async def report(body: ReportBody) -> dict[str, Any]:
