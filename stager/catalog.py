@@ -333,6 +333,13 @@ class Catalog:
                 "UPDATE jobs SET state = ?, result = ? WHERE id = ?", (state, json.dumps(result), job)
             )
 
+    def note_job(self, job: int, note: Mapping[str, Any]) -> None:
+        """Keep a note with a job that has not ended."""
+        with self.transaction():
+            self._db.execute(
+                "UPDATE jobs SET result = ? WHERE id = ? AND state = 'queued'", (json.dumps(note), job)
+            )
+
     def ended_job(self, job: int) -> dict[str, Any] | None:
         """How a job ended; None if there is none, or it has not."""
         row = self._db.execute(
@@ -340,10 +347,10 @@ class Catalog:
         ).fetchone()
         return json.loads(row[0]) if row else None
 
-    def unfinished_jobs(self) -> list[tuple[int, str, dict[str, Any]]]:
-        """(id, data set, request) of jobs that a stop or a crash cut off."""
-        rows = self._db.execute("SELECT id, dataset, request FROM jobs WHERE state = 'queued' ORDER BY id")
-        return [(row[0], row[1], json.loads(row[2])) for row in rows]
+    def unfinished_jobs(self) -> list[tuple[int, dict[str, Any], dict[str, Any]]]:
+        """(id, request, note) of jobs that a stop or a crash cut off."""
+        rows = self._db.execute("SELECT id, request, result FROM jobs WHERE state = 'queued' ORDER BY id")
+        return [(row[0], json.loads(row[1]), json.loads(row[2])) for row in rows]
 
     # Counts
 
