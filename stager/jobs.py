@@ -127,6 +127,10 @@ class Jobs:
             if not job.ended and (dataset is None or job.dataset is dataset):
                 yield job
 
+    def unfinished(self) -> set[int]:
+        """The numbers of all that have not ended."""
+        return {job.id for job in self._open()}
+
     # Scan and plan
 
     def scanned(self, job: Job, path: Path) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from stager.index import is_resident, shard_of
 from stager.job import Job, Request
 from stager.manifest import Manifest
 from stager.meter import Report, Totals
-from stager.model import Numbers, decode_key, pack_numbers, unpack_numbers
+from stager.model import Numbers, decode_key, pack_numbers
 from stager.ready import ready_json
 from stager.rows import ShardRow
 from stager.sessions import Reading, Session
@@ -186,6 +187,22 @@ class Owner:
             dataset, self._numbers(dataset, samples), self._numbers(dataset, corrupt), wait_s
         )
 
+    def suspects(
+        self, name: str, manifest: str, corrupt: Iterable[int]
+    ) -> list[tuple[list[int], Path, list[int]]]:
+        """The shards of samples that a reader calls corrupt: those samples, the file, its dead rows."""
+        dataset = self._opened(name, manifest)
+        samples = self._numbers(dataset, corrupt)
+        words = dataset.index.words[samples]
+        samples, numbers = samples[is_resident(words)], shard_of(words[is_resident(words)])
+        found = []
+        for number in np.unique(numbers).tolist():
+            shard = self.cache.catalog.find_shard(number)  # None: it is in memory, or not durable yet
+            if shard is not None:
+                path = self.cache.path_of(dataset, shard)
+                found.append((samples[numbers == number].tolist(), path, shard.dead_rows))
+        return found
+
     def _opened(self, name: str, manifest: str) -> Dataset:
         dataset = self.dataset(name)
         if dataset.record.manifest != manifest:
@@ -226,7 +243,7 @@ class Owner:
         knows_order = True
         if value["position"] is not None:
             knows_order = self.staging.sessions.heard(value["session"], value["position"])
-        dataset.reads.add(self._in_range(dataset, unpack_numbers(value["reads"])), time.time())
+        dataset.reads.add(self._in_range(dataset, value["reads"]), time.time())
         report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
         meter.absorb(self.cache.catalog, Report(**report, totals=Totals(**value["totals"])))
         return {"knows_order": knows_order}  # if not, we have been restarted: tell us again
