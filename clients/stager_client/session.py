@@ -10,7 +10,7 @@ from multiprocessing import util
 
 import numpy as np
 
-from stager.config import REPORT_EVERY_S
+from stager.config import REPORT_EVERY_S, REPORT_READS_MAX
 from stager.control import Service
 from stager.errors import StagerError
 from stager.model import Numbers, pack_numbers
@@ -184,7 +184,7 @@ class Session:
                 "length": self.length,
                 "epoch": self.epoch,
                 "position": position,
-                "reads": pack_numbers(np.concatenate(reads)) if reads else "",
+                "reads": pack_numbers(np.concatenate(reads)[-REPORT_READS_MAX:]) if reads else "",
                 "totals": totals,
             }
             try:
