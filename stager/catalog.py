@@ -1,4 +1,4 @@
-"""The durable record of data sets, shards, failures, jobs and counts. All the SQL there is."""
+"""The durable record of data sets, shards, failures and jobs. With counts.py, all the SQL there is."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stager.counts import Counts
 from stager.errors import CacheError, NoSpace
 from stager.model import Numbers
 from stager.rows import DatasetRow, FailureRow, Holdings, LossRow, ShardRow
@@ -19,7 +20,6 @@ from stager.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 SHARD_NUMBERS_AHEAD: Final = 4096
 LOG_BYTES: Final = 32 + 1100 * (24 + 4096)  # the 1,000 pages after which SQLite empties it, and some more
-READERS_KEPT_S: Final = 7 * 86_400.0
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
 _SHARD: Final = "number, dataset, format, bytes, samples, is_pinned, created_at, is_asked"
@@ -77,6 +77,7 @@ class Catalog:
         elif self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise CatalogBroken("quick_check failed")
         self._allocate_log()
+        self.counts = Counts(self._db, self.transaction)
 
     def _allocate_log(self) -> None:
         """Take the disk that the log will need now: when the disk is full, it shall not grow.
@@ -90,9 +91,10 @@ class Catalog:
         self._db.close()
 
     def prune(self) -> None:
-        """Forget readers that have been silent for long, and all but the last jobs."""
+        """Forget readers that have been silent for long, all but the last jobs, and fold old counts."""
         with self.transaction():
-            self._db.execute("DELETE FROM readers WHERE at < ?", (time.time() - READERS_KEPT_S,))
+            self.counts.prune_readers()
+            self.counts.fold()
             self._db.execute(
                 "DELETE FROM jobs WHERE state != 'queued' AND id <= (SELECT max(id) FROM jobs) - ?",
                 (JOBS_KEPT,),
@@ -351,40 +353,6 @@ class Catalog:
         """(id, request, note) of jobs that a stop or a crash cut off."""
         rows = self._db.execute("SELECT id, request, result FROM jobs WHERE state = 'queued' ORDER BY id")
         return [(row[0], json.loads(row[1]), json.loads(row[2])) for row in rows]
-
-    # Counts
-
-    def reader_totals(self, session: str, process: str) -> dict[str, Any] | None:
-        row = self._db.execute(
-            "SELECT totals FROM readers WHERE session = ? AND process = ?", (session, process)
-        ).fetchone()
-        return json.loads(row[0]) if row else None
-
-    def put_reader_totals(self, session: str, process: str, totals: Mapping[str, Any]) -> None:
-        with self.transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)",
-                (session, process, json.dumps(totals), time.time()),
-            )
-
-    def counts(self, dataset: str | None = None, session: str | None = None) -> list[dict[str, Any]]:
-        cursor = self._db.execute(
-            "SELECT dataset, session, epoch, requests, hits, misses, wait_s, computed_s, reasons, at"
-            " FROM counts WHERE (?1 IS NULL OR dataset = ?1) AND (?2 IS NULL OR session = ?2)"
-            " ORDER BY dataset, at, session, epoch",
-            (dataset, session),
-        )
-        names = [column[0] for column in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor]
-        return [{**row, "reasons": json.loads(row["reasons"])} for row in rows]
-
-    def put_count(self, row: Mapping[str, Any]) -> None:
-        with self.transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO counts VALUES (:dataset, :session, :epoch, :requests, :hits, :misses,"
-                " :wait_s, :reasons, :at, :computed_s)",
-                {**row, "reasons": json.dumps(row["reasons"])},
-            )
 
 
 def _pack(samples: Numbers) -> bytes:

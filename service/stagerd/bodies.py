@@ -86,7 +86,7 @@ class TotalsBody(Strict):
 
 class ReportBody(Strict):
     dataset: str
-    session: str = Field(max_length=100)
+    session: str = Field(min_length=1, max_length=100)
     process: str = Field(max_length=100)
     length: int = Field(ge=1, lt=2**32)
     epoch: Number | None
