@@ -1,19 +1,21 @@
-"""The durable record of data sets, shards, failures, jobs and counts. All the SQL there is."""
+"""The durable record of data sets, shards, failures and jobs. With counts.py, all the SQL there is."""
 
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from stager.clock import SYSTEM, Clock
+from stager.counts import Counts
 from stager.database import Database, row_sum
 from stager.model import Numbers
 from stager.rows import DatasetRow, FailureRow, Holdings, LeaseRow, ListRow, LossRow, ShardRow
 
 SHARD_NUMBERS_AHEAD: Final = 4096
-READERS_KEPT_S: Final = 7 * 86_400.0
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
 _SHARD: Final = "is_pinned, created_at, is_asked, number, dataset, format, bytes, samples, sum"
@@ -25,10 +27,15 @@ GONE: Final = (
 class Catalog(Database):
     """Every public write is one durable transaction."""
 
+    def __init__(self, path: Path, clock: Clock = SYSTEM, is_new: bool = False) -> None:
+        super().__init__(path, clock, is_new)
+        self.counts = Counts(self._db, self.transaction, self._ask, clock)
+
     def prune(self) -> None:
-        """Forget readers that have been silent for long, and all but the last jobs."""
+        """Forget readers that have been silent for long, all but the last jobs, and fold old counts."""
         with self.transaction():
-            self._db.execute("DELETE FROM readers WHERE at < ?", (self._clock.wall() - READERS_KEPT_S,))
+            self.counts.prune_readers()
+            self.counts.fold()
             self._db.execute(
                 "DELETE FROM jobs WHERE state != 'queued' AND id <= (SELECT max(id) FROM jobs) - ?",
                 (JOBS_KEPT,),
@@ -289,15 +296,22 @@ class Catalog(Database):
                 "UPDATE jobs SET state = ?, result = ? WHERE id = ?", (state, json.dumps(result), job)
             )
 
+    def note_job(self, job: int, note: Mapping[str, Any]) -> None:
+        """Keep a note with a job that has not ended."""
+        with self.transaction():
+            self._db.execute(
+                "UPDATE jobs SET result = ? WHERE id = ? AND state = 'queued'", (json.dumps(note), job)
+            )
+
     def ended_job(self, job: int) -> dict[str, Any] | None:
         """How a job ended; None if there is none, or it has not."""
         rows = self._ask("SELECT result FROM jobs WHERE id = ? AND state != 'queued'", (job,))
         return json.loads(rows[0][0]) if rows else None
 
-    def unfinished_jobs(self) -> list[tuple[int, str, dict[str, Any]]]:
-        """(id, data set, request) of jobs that a stop or a crash cut off."""
-        rows = self._ask("SELECT id, dataset, request FROM jobs WHERE state = 'queued' ORDER BY id")
-        return [(row[0], row[1], json.loads(row[2])) for row in rows]
+    def unfinished_jobs(self) -> list[tuple[int, dict[str, Any], dict[str, Any]]]:
+        """(id, request, note) of jobs that a stop or a crash cut off."""
+        rows = self._ask("SELECT id, request, result FROM jobs WHERE state = 'queued' ORDER BY id")
+        return [(row[0], json.loads(row[1]), json.loads(row[2])) for row in rows]
 
     # Leases
 
@@ -313,39 +327,6 @@ class Catalog(Database):
     def remove_leases(self, sessions: Iterable[str]) -> None:
         with self.transaction():
             self._db.executemany("DELETE FROM leases WHERE session = ?", [(name,) for name in sessions])
-
-    # Counts
-
-    def reader_totals(self, session: str, process: str) -> dict[str, Any] | None:
-        query = "SELECT totals FROM readers WHERE session = ? AND process = ?"
-        rows = self._ask(query, (session, process))
-        return json.loads(rows[0][0]) if rows else None
-
-    def put_reader_totals(self, session: str, process: str, totals: Mapping[str, Any]) -> None:
-        with self.transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)",
-                (session, process, json.dumps(totals), self._clock.wall()),
-            )
-
-    def counts(self, dataset: str | None = None, session: str | None = None) -> list[dict[str, Any]]:
-        cursor = self._db.execute(
-            "SELECT dataset, session, epoch, requests, hits, misses, wait_s, computed_s, reasons, at"
-            " FROM counts WHERE (?1 IS NULL OR dataset = ?1) AND (?2 IS NULL OR session = ?2)"
-            " ORDER BY dataset, at, session, epoch",
-            (dataset, session),
-        )
-        names = [column[0] for column in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor]
-        return [{**row, "reasons": json.loads(row["reasons"])} for row in rows]
-
-    def put_count(self, row: Mapping[str, Any]) -> None:
-        with self.transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO counts VALUES (:dataset, :session, :epoch, :requests, :hits, :misses,"
-                " :wait_s, :reasons, :at, :computed_s)",
-                {**row, "reasons": json.dumps(row["reasons"])},
-            )
 
 
 def _pack(samples: Numbers) -> bytes:

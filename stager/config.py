@@ -29,6 +29,9 @@ TASKS_PER_WORKER: Final = 4  # a worker fetches for one shard while it prepares 
 THREADS_PER_WORKER: Final = 4  # prepare threads that share one worker process
 STALL_S: Final = 120.0  # a worker that says nothing for so long is given up
 WANT_WAIT_S: Final = 20.0  # one `want` call waits at most this long; clients ask again
+WANT_SAMPLES_MAX: Final = 16_384  # one `want` call asks for at most so many; clients ask again
+ORDER_NUMBERS_MAX: Final = 16_000_000  # of an order of one's own that a client tells, both epochs together
+REPORT_READS_MAX: Final = 500_000  # sample numbers in one report, of a reader without an order: the last
 REPORT_EVERY_S: Final = 1.0  # clients report counts, the service saves them
 
 _TOP: Final = ("cache", "service", "datasets")

@@ -25,6 +25,8 @@ import errno
 from collections.abc import Collection
 from typing import Final
 
+from stager.text import shown
+
 # Why a sample failed, and whether asking again could help.
 REASONS: Final[dict[str, bool]] = {
     "corrupt": False,  # the decoder refused it
@@ -45,9 +47,9 @@ class StagerError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = shown(message)  # it may have names of others in it
+        self.hint = shown(hint)
+        super().__init__(self.message)
 
 
 class UsageError(StagerError):

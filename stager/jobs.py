@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ log = logging.getLogger("stager")
 
 ENDED_JOBS_KEPT: Final = 100
 NO_ROOM_S: Final = 1.0
+ENDS_MAX: Final = 2  # of the service, by one job: then it is not taken up again
 
 
 class Jobs:
@@ -32,6 +34,7 @@ class Jobs:
         self.cache, self._tasks = cache, tasks
         self.by_id: dict[int, Job] = {}
         self._no_room_until = 0.0
+        self._ends: dict[int, int] = {}  # how often each job that was taken up again has ended the service
 
     # Begin and end
 
@@ -45,11 +48,15 @@ class Jobs:
 
     def resume(self) -> None:
         """Take up the jobs that a stop or a crash of the service cut off."""
-        for job_id, _, value in self.cache.catalog.unfinished_jobs():
+        for job_id, value, note in self.cache.catalog.unfinished_jobs():
             request = Request.from_json(value)
             if request.is_local:
                 told = Job(job_id, request, "cancelled").to_json(self.cache.clock.now())
                 self.cache.catalog.end_job(job_id, "cancelled", told)
+                continue
+            self._ends[job_id] = note.get("ends", 0)
+            if self._ends[job_id] >= ENDS_MAX:
+                self.end(Job(job_id, request), "failed", _deadly(job_id))
                 continue
             log.info("job resumed id=%d dataset=%s", job_id, request.spec.name)
             self._begin(self._new(job_id, request))
@@ -125,6 +132,10 @@ class Jobs:
             if not job.ended and (dataset is None or job.dataset is dataset):
                 yield job
 
+    def unfinished(self) -> set[int]:
+        """The numbers of all that have not ended."""
+        return {job.id for job in self._open()}
+
     # Scan and plan
 
     def scanned(self, job: Job, path: Path, result: Mapping[str, Any]) -> None:
@@ -141,6 +152,10 @@ class Jobs:
             scan.unlink()
             self._tasks.scan(job)
             return
+        with self._worked_out(job):
+            self._adopt(job, scan)
+
+    def _adopt(self, job: Job, scan: Scan) -> None:
         dataset, job.changed = self.cache.adopt(job.request.spec, scan)
         for other in self._open():
             if other is not job and other.dataset is not None and other.dataset.name == dataset.name:
@@ -185,10 +200,21 @@ class Jobs:
         job.state = "staging"
         self._settle(job)
 
+    @contextmanager
+    def _worked_out(self, job: Job) -> Iterator[None]:
+        """While the loop works for one job alone, the catalog says so: if that ends us, it is on record."""
+        is_recorded = not (job.request.stop_after or job.request.is_local)
+        if is_recorded:
+            self.cache.catalog.note_job(job.id, {"ends": self._ends.pop(job.id, 0) + 1})
+        yield
+        if is_recorded and not job.ended:
+            self.cache.catalog.note_job(job.id, {})
+
     def _draw_again(self, job: Job, dataset: Dataset) -> None:
         """Another scan has come in: what the job is to stage may be something else by now."""
         try:
-            job.draw(self.cache, dataset)
+            with self._worked_out(job):
+                job.draw(self.cache, dataset)
         except StagerError as error:
             self.end(job, "failed", error)
 
@@ -276,6 +302,13 @@ class Jobs:
     def _is_cared_for(self, dataset: Dataset, samples: Numbers) -> Mask:
         """Which of these samples are staged, or being staged."""
         return self._tasks.in_flight(dataset)[samples] | self.cache.kept(dataset, samples)
+
+
+def _deadly(job_id: int) -> StagerError:
+    return StagerError(
+        f"job {job_id} ended the service {ENDS_MAX} times, and is not taken up again",
+        hint="ask for less, or run it again; and report it, with the service's log",
+    )
 
 
 def is_among(samples: Numbers, numbers: Numbers) -> Mask:

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from stager.catalog import Catalog
+from stager.counts import FOLDED
 
 # Why a reader had to wait. A closed list: every miss has one of these.
 MISS_REASONS: Final = (
@@ -18,7 +19,7 @@ MISS_REASONS: Final = (
     "corrupt",
     "service_down",
 )
-EPOCHS_A_REPORT_MAX: Final = 1000  # what one report says of more epochs counts for the last of these
+EPOCHS_A_REPORT_MAX: Final = 8  # what one report says of more epochs counts for the last of these
 
 
 @dataclass(slots=True)
@@ -44,15 +45,22 @@ class Totals:
             self.computed_s - before.computed_s,
         )
 
+    def add(self, more: "Totals") -> None:
+        self.requests += more.requests
+        self.hits += more.hits
+        self.misses += more.misses
+        self.wait_s += more.wait_s
+        self.computed_s += more.computed_s
+        for name, count in more.reasons.items():
+            self.reasons[name] = self.reasons.get(name, 0) + count
+
     def plus(self, more: "Totals") -> "Totals":
-        return Totals(
-            self.requests + more.requests,
-            self.hits + more.hits,
-            self.misses + more.misses,
-            self.wait_s + more.wait_s,
-            dict(Counter(self.reasons) + Counter(more.reasons)),
-            self.computed_s + more.computed_s,
-        )
+        both = replace(self, reasons=dict(self.reasons))
+        both.add(more)
+        return both
+
+
+_TOTALS: Final = tuple(field.name for field in fields(Totals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +77,24 @@ class Report:
 
 def absorb(catalog: Catalog, report: Report, at: float) -> None:
     """Add what is new in a report to the counts."""
-    known = catalog.reader_totals(report.session, report.process)
+    counts = catalog.counts
+    known = counts.reader_totals(report.session, report.process)
     fresh = report.totals.since(Totals(**known) if known else Totals())
     if fresh.requests <= 0:
         return
-    rows = {row["epoch"]: row for row in catalog.counts(report.dataset, report.session)}
-    parts = [(report.epoch, fresh)]
-    if report.epoch is None:
-        parts = list(split_by_epoch(sum(row["requests"] for row in rows.values()), report.length, fresh))
+    if report.epoch is not None:
+        parts = [(report.epoch, fresh)]
+    else:
+        last = counts.last_of(report.dataset, report.session)
+        before = last["epoch"] * report.length + last["requests"] if last else 0
+        parts = split_by_epoch(before, report.length, fresh)
     with catalog.transaction():
         for epoch, part in parts:
-            row = rows.get(epoch, {})
-            now = Totals(**{name: row[name] for name in asdict(Totals())} if row else {}).plus(part)
-            catalog.put_count(
-                {
-                    "dataset": report.dataset,
-                    "session": report.session,
-                    "epoch": epoch,
-                    "at": at,
-                    **asdict(now),
-                }
-            )
-        catalog.put_reader_totals(report.session, report.process, asdict(report.totals))
+            row = counts.of(report.dataset, report.session, epoch)
+            now = Totals(**{name: row[name] for name in _TOTALS} if row else {}).plus(part)
+            named = {"dataset": report.dataset, "session": report.session, "epoch": epoch, "at": at}
+            counts.put({**named, **asdict(now)})
+        counts.put_reader_totals(report.session, report.process, asdict(report.totals))
 
 
 def split_by_epoch(before: int, length: int, fresh: Totals) -> list[tuple[int, Totals]]:
@@ -100,7 +104,7 @@ def split_by_epoch(before: int, length: int, fresh: Totals) -> list[tuple[int, T
     while fresh.requests > 0:
         epoch, at = divmod(before, length)
         requests = min(fresh.requests, length - at)
-        if len(parts) == EPOCHS_A_REPORT_MAX:
+        if len(parts) == EPOCHS_A_REPORT_MAX - 1:
             requests = fresh.requests
         if requests == fresh.requests:
             part = fresh
@@ -123,10 +127,12 @@ def stats(catalog: Catalog) -> dict[str, Any]:
         row["origin_bytes"] += dataset.origin_bytes
     sessions: dict[tuple[str, str], dict[str, Any]] = {}
     totals: dict[str, Totals] = {}
-    for count in catalog.counts():
-        part = Totals(**{name: count[name] for name in asdict(Totals())})
+    for count in catalog.counts.all():
+        part = Totals(*(count[name] for name in _TOTALS))
         name = count["dataset"]
-        totals[name] = totals.get(name, Totals()).plus(part)
+        totals.setdefault(name, Totals()).add(part)
+        if count["session"] == FOLDED:
+            continue
         session = sessions.setdefault(
             (name, count["session"]), {"dataset": name, "session": count["session"], "at": 0.0, "epochs": []}
         )
@@ -139,10 +145,7 @@ def stats(catalog: Catalog) -> dict[str, Any]:
 
 def reader_rate(catalog: Catalog, dataset: str) -> float | None:
     """Samples/s of the last reader of a data set while it did not wait; None: there was none that told."""
-    last = max(
-        (row for row in catalog.counts(dataset) if row["computed_s"]), key=lambda row: row["at"], default=None
-    )
-    return last["requests"] / last["computed_s"] if last else None
+    return catalog.counts.reader_rate(dataset)
 
 
 def _told(totals: Totals) -> dict[str, Any]:

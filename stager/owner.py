@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from stager.dataset import datasets_dir, shard_path
 from stager.errors import UsageError, nearest
 from stager.index import is_resident, shard_of
 from stager.job import Job, Request
+from stager.manifest import Manifest
 from stager.meter import Report, Totals
-from stager.model import Numbers, decode_key, pack_numbers, unpack_numbers
+from stager.model import Numbers, decode_key, pack_numbers
 from stager.open_dataset import Dataset
 from stager.ready import ready_json
 from stager.rows import ShardRow
@@ -34,6 +36,14 @@ class Version:
     dataset: str
     recipe: str
     lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a subset was of a manifest, worked out off the loop."""
+
+    manifest: Manifest
+    numbers: Numbers
 
 
 class Owner:
@@ -224,6 +234,20 @@ class Owner:
                 return dataset
         return None
 
+    def suspects(self, version: Version, corrupt: Iterable[int]) -> list[tuple[list[int], Path, list[int]]]:
+        """The shards of samples that a reader calls corrupt: those samples, the file, its dead rows."""
+        dataset = self.opened(version)
+        samples = self._numbers(dataset, corrupt)
+        self.cache.mend(dataset, samples)
+        words = dataset.index.words[samples]
+        samples, numbers = samples[is_resident(words)], shard_of(words[is_resident(words)])
+        found = []
+        for number in np.unique(numbers).tolist():
+            shard = self.cache.catalog.find_shard(number)  # None: it is in memory, or not durable yet
+            if shard is not None:
+                found.append((samples[numbers == number].tolist(), dataset.path_of(shard), shard.dead_rows))
+        return found
+
     def asked_to_read(self, reading: Reading) -> Callable[[], Session]:
         """Check what a reader says of itself; return what makes a session of it.
 
@@ -259,7 +283,7 @@ class Owner:
         if value["position"] is not None:
             knows_order = self.staging.sessions.heard(value["session"], value["position"])
         if dataset is not None:
-            dataset.reads.add(self._in_range(dataset, unpack_numbers(value["reads"])), self.clock.wall())
+            dataset.reads.add(self._in_range(dataset, value["reads"]), self.clock.wall())
         report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
         meter.absorb(
             self.cache.catalog, Report(**report, totals=Totals(**value["totals"])), self.clock.wall()
@@ -286,9 +310,9 @@ class Owner:
 
     # Shards
 
-    def evict(self, name: str, subset: Subset) -> dict[str, Any]:
+    def evict(self, name: str, subset: Subset, part: Part | None = None) -> dict[str, Any]:
         """Take away the shards whose samples are all in the subset; pinned ones stay."""
-        shards = self._shards(name, subset, whole=True)
+        shards = self._shards(name, subset, part, whole=True)
         free = [shard for shard in shards if not shard.is_pinned]
         dataset = self.dataset(name)
         ours = [shard.samples[shard.samples >= 0] for shard in free if shard.dataset == dataset.id]
@@ -303,9 +327,9 @@ class Owner:
             "pinned": len(shards) - len(free),
         }
 
-    def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]:
+    def pin(self, name: str, subset: Subset, pinned: bool, part: Part | None = None) -> dict[str, Any]:
         """Pin (or unpin) the shards that hold any sample of the subset."""
-        shards = self._shards(name, subset, whole=False)
+        shards = self._shards(name, subset, part, whole=False)
         self.cache.catalog.pin_shards([shard.number for shard in shards], pinned)
         if not pinned:
             self.staging.unpin(self.dataset(name))
@@ -316,15 +340,17 @@ class Owner:
             "bytes": sum(shard.bytes for shard in shards),
         }
 
-    def _shards(self, name: str, subset: Subset, whole: bool) -> list[ShardRow]:
+    def _shards(self, name: str, subset: Subset, part: Part | None, whole: bool) -> list[ShardRow]:
         dataset = self.dataset(name)
         if subset == Subset():
             ids = [row.id for row in self.cache.catalog.datasets() if row.name == name]
             return [shard for dataset_id in ids for shard in self.cache.catalog.shards(dataset_id)]
+        if part is None or part.manifest is not dataset.manifest:  # scanned again meanwhile
+            part = Part(dataset.manifest, draw(dataset.manifest, subset).numbers)
         wanted = np.zeros(dataset.count + 1, dtype=np.bool_)
         if whole:  # rows that are dead (-1), or of a sample that has gone, hold no shard back
             wanted[:-1], wanted[-1] = ~dataset.manifest.has(dataset.count), True
-        wanted[draw(dataset.manifest, subset).numbers] = True
+        wanted[part.numbers] = True
         test = np.all if whole else np.any
         return [shard for shard in self.cache.catalog.shards(dataset.id) if test(wanted[shard.samples])]
 

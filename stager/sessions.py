@@ -44,7 +44,7 @@ class Reading:
     drop_last: bool
     length: int  # of the subset, as the reader has it
     start: int  # of the epoch, read by all ranks together before
-    # Orders that no seed gives, of this epoch and of the next: sample numbers.
+    # Orders that no seed gives, of this epoch and of the next: the numbers of the samples that it reads.
     own_orders: tuple[Numbers, ...] = field(default=(), compare=False)
 
     @property
@@ -84,10 +84,8 @@ class Session:
     def _order(self, epochs_ahead: int) -> Numbers:
         reading = self.reading
         if reading.own_orders:
-            if len(reading.own_orders) <= epochs_ahead:
-                return NONE
-            order = reading.own_orders[epochs_ahead]
-        elif reading.shuffle:
+            return reading.own_orders[epochs_ahead] if epochs_ahead < len(reading.own_orders) else NONE
+        if reading.shuffle:
             order = self._numbers[epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)]
         else:
             order = self._numbers
@@ -234,6 +232,10 @@ class Sessions:
             session.last_rate = before.rate
         session.began_at = session.heard_at = self._clock.now()
         self._open[name] = session
+
+    def names(self) -> set[str]:
+        """Of all sessions that we know, also those that rest."""
+        return {*self._open, *self._resting}
 
     def heard(self, session: str, position: int) -> bool:
         """A session is alive, and this far. False: we do not know its order."""

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stager.catalog import Catalog
-from stager.meter import Report, Totals, absorb, split_by_epoch, stats
+from stager.counts import COUNTS_KEPT, PRUNE_EVERY
+from stager.meter import EPOCHS_A_REPORT_MAX, Report, Totals, absorb, reader_rate, split_by_epoch, stats
 
 
 def report(process: str, requests: int, misses: int, length: int = 10, epoch: int | None = None) -> Report:
@@ -101,3 +102,69 @@ def test_hits_and_misses_are_the_requests_after_any_reports(
     assert told["requests"] == sum(requests for requests, _ in totals.values())
     assert told["hits"] + told["misses"] == told["requests"]
     assert told["misses"] == sum(misses for _, misses in totals.values())
+
+
+def test_one_report_adds_a_few_epochs_whatever_it_claims(catalog: Catalog) -> None:
+    for number in range(1, 4):
+        absorb(catalog, report("p", number * 10**9, number, length=1))
+    (session,) = stats(catalog)["sessions"]
+    assert len(session["epochs"]) <= 3 * EPOCHS_A_REPORT_MAX
+    assert stats(catalog)["datasets"]["data"]["requests"] == 3 * 10**9
+
+
+def test_false_reports_leave_so_many_counts_and_no_more_and_totals_stay_right(catalog: Catalog) -> None:
+    many = COUNTS_KEPT + 3 * PRUNE_EVERY
+    with catalog.transaction():
+        for number in range(many):
+            totals = Totals(10, 7, 3, 0.5, {"late": 1, "not_planned": 2}, 0.25)
+            absorb(catalog, Report("data", f"s{number}", "p", 10, number % 5, totals))
+    told = stats(catalog)
+    assert sum(len(session["epochs"]) for session in told["sessions"]) < COUNTS_KEPT + PRUNE_EVERY
+    assert [session["session"] for session in told["sessions"]][-1] == f"s{many - 1}"  # the last are kept
+    data = told["datasets"]["data"]
+    assert (data["requests"], data["hits"], data["misses"]) == (10 * many, 7 * many, 3 * many)
+    assert data["reasons"] == {"late": many, "not_planned": 2 * many}
+    assert (data["wait_s"], data["computed_s"]) == (0.5 * many, 0.25 * many)
+    for query in ("SELECT count(*) FROM counts", "SELECT count(*) FROM readers"):
+        (rows,) = catalog._db.execute(query).fetchone()
+        assert rows < COUNTS_KEPT + PRUNE_EVERY + 2
+
+
+def test_epochs_of_a_session_go_on_when_its_first_are_folded_away(catalog: Catalog) -> None:
+    with catalog.transaction():
+        for number in range(COUNTS_KEPT + 2 * PRUNE_EVERY):
+            absorb(catalog, report("p", 10 * (number + 1), 0))
+    (session,) = stats(catalog)["sessions"]
+    epochs = [row["epoch"] for row in session["epochs"]]
+    assert epochs == list(range(epochs[0], COUNTS_KEPT + 2 * PRUNE_EVERY))
+    assert all(row["requests"] == 10 for row in session["epochs"])
+
+
+def test_the_rate_of_the_last_reader_is_looked_up_once_and_then_known(catalog: Catalog) -> None:
+    absorb(catalog, Report("data", "old", "p", 10, 0, Totals(100, 100, 0, 0.0, {}, 1.0)))
+    absorb(catalog, Report("data", "new", "p", 10, 0, Totals(100, 100, 0, 0.0, {}, 4.0)))
+    absorb(catalog, Report("data", "silent", "p", 10, 0, Totals(100, 100, 0, 0.0, {})))
+    asked: list[str] = []
+    catalog._db.set_trace_callback(asked.append)
+    assert [reader_rate(catalog, "data") for _ in range(100)] == [25.0] * 100
+    assert reader_rate(catalog, "other") is None
+    assert reader_rate(catalog, "other") is None
+    assert len(asked) <= 2
+    catalog._db.set_trace_callback(None)
+    absorb(catalog, Report("data", "newer", "p", 10, 0, Totals(10, 10, 0, 0.0, {}, 2.0)))
+    assert reader_rate(catalog, "data") == 5.0
+
+
+def test_counts_of_an_older_catalog_are_pruned_when_it_is_opened(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "catalog.db")
+    many = COUNTS_KEPT + 10 * PRUNE_EVERY
+    with catalog.transaction():
+        catalog._db.executemany(
+            "INSERT INTO counts VALUES ('data', 's', ?, 2, 2, 0, 0, '{}', ?, 0)",
+            [(epoch, float(epoch)) for epoch in range(many)],
+        )
+    catalog.close()
+    catalog = Catalog(tmp_path / "catalog.db")
+    catalog.prune()
+    assert stats(catalog)["datasets"]["data"]["requests"] == 2 * many
+    assert sum(len(session["epochs"]) for session in stats(catalog)["sessions"]) == COUNTS_KEPT

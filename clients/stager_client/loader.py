@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from stager.config import ORDER_NUMBERS_MAX
 from stager.errors import UsageError
 from stager.model import Arrays, Numbers, canonical_json, digest_of, pack_numbers
 from stager.order import check_rank, epoch_order, rank_order
@@ -229,9 +230,13 @@ class BatchLoader:
 
     def _tell_order(self, start: int, order: Numbers, rank: int, world_size: int) -> Way:
         """The order is a function of these: the service works it out for itself."""
-        orders = []
+        orders: list[Numbers] = []
         if self._own_order is not None or not self.samples.is_whole:
-            orders = [self.samples.numbers[read] for read in (order, self._order_of(self.epoch + 1))]
+            room = ORDER_NUMBERS_MAX
+            for at, read in ((start, order), (0, self._order_of(self.epoch + 1))):
+                ours = rank_order(read, at, rank, world_size, self.drop_last)[:room]
+                orders.append(self.samples.numbers[ours])
+                room -= len(ours)
         return self.samples.session.read_in_order(
             {
                 "own_orders": [pack_numbers(read) for read in orders],

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stager.config import WANT_WAIT_S, Config, load_config
+from stager.config import WANT_SAMPLES_MAX, WANT_WAIT_S, Config, load_config
 from stager.control import Service, find_socket
 from stager.dataset import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
 from stager.errors import (
@@ -194,7 +194,7 @@ class StagedSamples:
         tries: Counter[int] = Counter(corrupt)
         away: NoService | None = None
         while (missing or corrupt) and not stopped.is_set():
-            wanted = [numbers[at] for at in missing + corrupt]
+            wanted = [numbers[at] for at in missing + corrupt][:WANT_SAMPLES_MAX]
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise self._timeout(wanted, away)
@@ -208,7 +208,7 @@ class StagedSamples:
             body = {
                 **self.version,
                 "samples": wanted,
-                "corrupt": [numbers[at] for at in corrupt],
+                "corrupt": [numbers[at] for at in corrupt][:WANT_SAMPLES_MAX],
                 "wait_s": min(WANT_WAIT_S, left_s),
                 **where,
             }

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stager.config import REPORT_EVERY_S
+from stager.config import REPORT_EVERY_S, REPORT_READS_MAX
 from stager.control import Service
 from stager.errors import ServiceSilent, StagerError
 from stager.model import Numbers, pack_numbers
@@ -233,7 +233,7 @@ class Session:
                     "length": self.length,
                     "epoch": epoch,
                     "position": position,
-                    "reads": pack_numbers(np.concatenate(reads)) if reads and is_last else "",
+                    "reads": _packed(reads) if is_last else "",
                     "totals": totals,
                 }
                 answer = self.service.post("/reports", body, deadline - time.monotonic())
@@ -273,6 +273,11 @@ class Session:
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         self._begin()
+
+
+def _packed(reads: list[Numbers]) -> str:
+    """The last of what was read, as much as a report may have."""
+    return pack_numbers(np.concatenate(reads)[-REPORT_READS_MAX:]) if reads else ""
 
 
 # One reporter a process. A session is held here only while it has something to report.

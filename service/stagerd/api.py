@@ -5,169 +5,45 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Body, FastAPI, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 
 from stager import __version__
 from stager.check import problem_of
-from stager.config import WANT_WAIT_S, Config
+from stager.config import ORDER_NUMBERS_MAX, Config
 from stager.dataset import DatasetSpec
 from stager.errors import NoService, SourceForbidden, StagerError, UsageError, nearest
 from stager.job import Request as JobRequest
 from stager.job import error_to_json
 from stager.layouts import LAYOUTS
-from stager.meter import MISS_REASONS
-from stager.model import unpack_numbers
-from stager.owner import Owner, Version
+from stager.model import Numbers, unpack_numbers
+from stager.owner import Owner, Part
 from stager.recipes import check_recipe
-from stager.sessions import Reading
-from stager.subset import Subset
+from stager.sessions import Reading, Session
+from stager.subset import Subset, draw
+from stagerd.bodies import (
+    HelloBody,
+    OrderBody,
+    PinBody,
+    PositionBody,
+    PrefetchBody,
+    ReportBody,
+    SampleBody,
+    ShardsBody,
+    SubsetBody,
+    WantBody,
+)
+from stagerd.limits import BoundedBodies, Users
 
 T = TypeVar("T")
+JobId = Annotated[int, InPath(gt=-(2**63), lt=2**63)]
 _STATUS = {UsageError: 400, NoService: 503}
 _ONE_VERSION = "are the service and this program of one version?"
-
-
-def _unpackable(text: str) -> str:
-    unpack_numbers(text)
-    return text
-
-
-Number = Annotated[int, Field(ge=0, lt=2**32)]  # of a sample or a shard
-Count = Annotated[int, Field(ge=0, le=10**15)]
-Packed = Annotated[str, Field(max_length=2**28), AfterValidator(_unpackable)]  # little-endian u32 in base64
-JobId = Annotated[int, InPath(gt=-(2**63), lt=2**63)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class SubsetBody(Strict):
-    classes: int | list[str] | None = None
-    seed: int = 0
-    per_class: int | None = None
-    fraction: float | None = None
-    where: str | None = None
-    split: str | None = None
-
-    def subset(self) -> Subset:
-        return Subset.from_json(self.model_dump())
-
-
-class SourceBody(Strict):
-    url: str = Field(pattern=r"^(/|[A-Za-z0-9]+://)", description="s3://bucket/prefix, or an absolute path")
-    endpoint_url: str | None = None
-    region: str | None = None
-    profile: str | None = None
-    anonymous: bool = False
-
-
-class SpecBody(Strict):
-    name: str
-    source: SourceBody
-    layout: str = "folder"
-    recipe: dict[str, Any]
-
-
-class PrefetchBody(Strict):
-    dataset: str | None = Field(None, description="a data set of the service's config; none: its only one")
-    spec: SpecBody | None = Field(None, description="a data set that is in no config: own user only")
-    subset: SubsetBody = SubsetBody()
-    format: str = Field("auto", pattern="^(auto|arrow|lmdb)$")
-    stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
-
-
-class VersionBody(Strict):
-    """What a reader has open: a recipe, and the list that its sample numbers are of."""
-
-    recipe: str = Field(max_length=100)
-    lineage: str = Field(max_length=100)
-
-    def version(self, dataset: str) -> Version:
-        return Version(dataset, self.recipe, self.lineage)
-
-
-class HelloBody(VersionBody):
-    session: str = Field(max_length=100)
-    manifest: str = Field(max_length=100)
-
-
-class WantBody(VersionBody):
-    samples: list[Number] = Field(max_length=1_000_000)
-    corrupt: list[Number] = Field([], max_length=1_000_000)
-    wait_s: float = Field(WANT_WAIT_S, ge=0, le=60)
-    session: str = Field("", max_length=100)
-    position: Number | None = Field(None, description="in the order that the session told")
-
-
-class TotalsBody(Strict):
-    requests: Count
-    hits: Count
-    misses: Count
-    wait_s: float = Field(ge=0, le=1e12)
-    computed_s: float = Field(0.0, ge=0, le=1e12)
-    reasons: dict[str, Count]
-
-    @model_validator(mode="after")
-    def add_up(self) -> Self:
-        if self.requests != self.hits + self.misses or self.misses != sum(self.reasons.values()):
-            raise ValueError("requests are hits and misses, and each miss has a reason")
-        if not set(self.reasons) <= set(MISS_REASONS):
-            raise ValueError(f"a reason is one of {', '.join(MISS_REASONS)}")
-        return self
-
-
-class ReportBody(VersionBody):
-    dataset: str
-    session: str = Field(max_length=100)
-    process: str = Field(max_length=100)
-    length: int = Field(ge=1, lt=2**32)
-    epoch: Number | None
-    position: Number | None = Field(None, description="in the order that the session told")
-    reads: Packed = Field("", description="sample numbers, for a session that told no order")
-    totals: TotalsBody
-
-
-class OrderBody(VersionBody):
-    session: str = Field(max_length=100)
-    manifest: str = Field(max_length=100)
-    subset: SubsetBody
-    shuffle: bool
-    seed: int
-    epoch: Number
-    rank: Number
-    world_size: Number = Field(ge=1)
-    drop_last: bool
-    length: Number
-    start: Number
-    own_orders: list[Packed] = Field(
-        [], max_length=2, description="sample numbers of this epoch and the next, if no seed gives them"
-    )
-
-
-class PositionBody(Strict):
-    session: str = Field(max_length=100)
-    position: Number
-
-
-class SampleBody(Strict):
-    sample: str = Field(max_length=4096, description="a key of the source, or a number")
-
-
-class PinBody(Strict):
-    subset: SubsetBody = SubsetBody()
-    pinned: bool = True
-
-
-class ShardsBody(Strict):
-    shards: list[int] = Field(max_length=1_000_000)
 
 
 class AsciiJson(JSONResponse):
@@ -204,7 +80,7 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
         told = UsageError(f"{request.method} {request.url.path}: {error.detail}", hint=_ONE_VERSION)
-        return AsciiJson(error_to_json(told), error.status_code)
+        return AsciiJson(error_to_json(told), error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def broke(request: Request, error: Exception) -> JSONResponse:
@@ -218,13 +94,16 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         told = UsageError(f"the request is not valid: {where}: {first['msg']}", hint=_ONE_VERSION)
         return AsciiJson(error_to_json(told), 422)
 
-    _add_readers(app, owner, ask)
-    _add_work(app, owner, config, ask)
+    app.add_middleware(BoundedBodies)
+    users = Users()
+    _add_datasets(app, owner, ask)
+    _add_readers(app, owner, users, ask)
+    _add_work(app, owner, config, users, ask)
     return app
 
 
-def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
-    """What is there, and what readers ask."""
+def _add_datasets(app: FastAPI, owner: Owner, ask: Ask) -> None:
+    """What is there, and what of it shall go or stay."""
 
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
@@ -258,22 +137,6 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
     async def classes(name: str) -> list[dict[str, Any]]:
         return await ask(lambda: owner.classes(name))
 
-    @app.post("/v1/datasets/{name}/want")
-    async def want(name: str, body: WantBody) -> dict[str, Any]:
-        """Stage these samples before all else; answers when they are resident or time is up."""
-        if body.position is not None:
-            await ask(lambda: owner.heard(body.session, body.position or 0))
-        version = body.version(name)
-        answer = await ask(lambda: owner.want(version, body.samples, body.corrupt, body.wait_s))
-        told = await asyncio.wrap_future(answer)
-        return {**told, "failed": await ask(lambda: owner.failed(version, told["failed"]))}
-
-    @app.post("/v1/datasets/{name}/hello")
-    async def hello(request: Request, name: str, body: HelloBody) -> dict[str, Any]:
-        """A session reads this version: it is kept while the process lives that says so."""
-        pid = request.client.port if request.client else 0
-        return await ask(lambda: owner.hello(body.version(name), body.session, body.manifest, pid))
-
     @app.post("/v1/datasets/{name}/why")
     async def why(name: str, body: SampleBody) -> dict[str, Any]:
         """Is a sample resident, since when, and if it is not: why not."""
@@ -283,18 +146,54 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
     async def reads(name: str) -> dict[str, Any]:
         return await ask(lambda: owner.reads(name))
 
+    async def draw_beside(name: str, subset: Subset) -> Part:
+        """What a subset is, worked out off the loop: `where` may take seconds."""
+        manifest = (await ask(lambda: owner.dataset(name))).manifest
+        return Part(manifest, (await asyncio.to_thread(draw, manifest, subset)).numbers)
+
     @app.post("/v1/datasets/{name}/evict")
-    async def evict(name: str, subset: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
-        return await ask(lambda: owner.evict(name, subset.subset()))
+    async def evict(name: str, body: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
+        subset = body.subset()
+        drawn = await draw_beside(name, subset)
+        return await ask(lambda: owner.evict(name, subset, drawn))
 
     @app.post("/v1/datasets/{name}/pin")
     async def pin(name: str, body: PinBody) -> dict[str, Any]:
-        return await ask(lambda: owner.pin(name, body.subset.subset(), body.pinned))
+        subset = body.subset.subset()
+        drawn = await draw_beside(name, subset)
+        return await ask(lambda: owner.pin(name, subset, body.pinned, drawn))
+
+
+def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
+    """What readers ask and tell."""
+
+    @app.post("/v1/datasets/{name}/want")
+    async def want(name: str, body: WantBody) -> dict[str, Any]:
+        """Stage these samples before all else; answers when they are resident or time is up."""
+        if body.position is not None:
+            await ask(lambda: owner.heard(body.session, body.position or 0))
+        version = body.version(name)
+        corrupt: list[int] = []
+        if (
+            body.corrupt
+        ):  # to look at a shard takes long: the loop looks again, but only at those that are bad
+            for samples, path, dead in await ask(lambda: owner.suspects(version, body.corrupt)):
+                corrupt += samples if await asyncio.to_thread(problem_of, path, dead) else []
+        answer = await ask(lambda: owner.want(version, body.samples, corrupt, body.wait_s))
+        told = await asyncio.wrap_future(answer)
+        return {**told, "failed": await ask(lambda: owner.failed(version, told["failed"]))}
+
+    @app.post("/v1/datasets/{name}/hello")
+    async def hello(request: Request, name: str, body: HelloBody) -> dict[str, Any]:
+        """A session reads this version: it is kept while the process lives that says so."""
+        pid = request.client.port if request.client else 0
+        return await ask(lambda: owner.hello(body.version(name), body.session, body.manifest, pid))
 
     @app.post("/v1/reports")
     async def report(body: ReportBody) -> dict[str, Any]:
         """Totals of one reading process; they only grow, so a report may be sent again."""
-        return await ask(lambda: owner.report(body.model_dump()))
+        told = {**body.model_dump(), "reads": _unpacked(body.reads)}
+        return await ask(lambda: owner.report(told))
 
     @app.post("/v1/sessions")
     async def heard(body: PositionBody) -> dict[str, Any]:
@@ -302,24 +201,43 @@ def _add_readers(app: FastAPI, owner: Owner, ask: Ask) -> None:
         return await ask(lambda: owner.heard(body.session, body.position))
 
     @app.post("/v1/datasets/{name}/sessions")
-    async def read_in_order(name: str, body: OrderBody) -> dict[str, Any]:
+    async def read_in_order(request: Request, name: str, body: OrderBody) -> dict[str, Any]:
         """The order in which a session is going to read: it is staged ahead of it, before all jobs."""
-        told = {key: value for key, value in body.model_dump().items() if key not in ("subset", "own_orders")}
-        orders = tuple(unpack_numbers(order) for order in body.own_orders)
-        reading = Reading(dataset=name, subset=body.subset.subset(), own_orders=orders, **told)
-        make = await ask(lambda: owner.asked_to_read(reading))
-        session = await asyncio.to_thread(make)
+        told = {key: getattr(body, key) for key in OrderBody.model_fields}
+        orders = tuple([await asyncio.to_thread(_unpacked, order) for order in body.own_orders])
+        if sum(map(len, orders)) > ORDER_NUMBERS_MAX:
+            raise UsageError(
+                f"an order of one's own has at most {ORDER_NUMBERS_MAX:,} numbers", hint="tell its beginning"
+            )
+        told |= {"subset": body.subset.subset(), "own_orders": orders}
+        reading, user = Reading(dataset=name, **told), _user(request)
+
+        def begin() -> Callable[[], Session]:
+            make = owner.asked_to_read(reading)
+            length = sum(map(len, orders)) or reading.length // reading.world_size
+            users.may_read(user, reading.session, length, owner.staging.sessions.names())
+            return make
+
+        session = await asyncio.to_thread(await ask(begin))
         return await ask(lambda: owner.read_in_order(session))
 
 
-def _add_work(app: FastAPI, owner: Owner, config: Config, ask: Ask) -> None:
+def _add_work(app: FastAPI, owner: Owner, config: Config, users: Users, ask: Ask) -> None:
     """Jobs and shards."""
 
     @app.post("/v1/jobs")
     async def prefetch(request: Request, body: PrefetchBody) -> dict[str, Any]:
         spec = _spec(config, body, request)
         asked = JobRequest(spec, body.subset.subset(), body.format, body.stop_after)
-        return await ask(lambda: owner.prefetch(asked))
+        user = _user(request)
+
+        def begin() -> dict[str, Any]:
+            users.may_begin(user, owner.staging.jobs.unfinished())
+            job = owner.prefetch(asked)
+            users.began(user, job["id"])
+            return job
+
+        return await ask(begin)
 
     @app.get("/v1/jobs/{job}")
     async def job(job: JobId) -> dict[str, Any]:
@@ -357,12 +275,23 @@ def _add_work(app: FastAPI, owner: Owner, config: Config, ask: Ask) -> None:
         return await ask(lambda: owner.drop_bad([row["shard"] for row in bad]))
 
 
+def _user(request: Request) -> int:
+    """Who asks, by the kernel's word."""
+    return int(request.client.host) if request.client else -1
+
+
+def _unpacked(text: str) -> Numbers:
+    try:
+        return unpack_numbers(text)
+    except ValueError:
+        raise UsageError("these are no sample numbers in base64", hint=_ONE_VERSION) from None
+
+
 def _spec(config: Config, body: PrefetchBody, request: Request) -> DatasetSpec:
     """What a data set is: as the service's config says. Only our own user may bring a source of their own."""
     if body.spec is None:
         return config.dataset(body.dataset)
-    uid = int(request.client.host) if request.client else -1
-    if uid not in (os.getuid(), 0):
+    if _user(request) not in (os.getuid(), 0):
         raise SourceForbidden(
             "only the service's own user may stage a source that is not in its config",
             hint=f"ask the operator to add it to {config.path or '/etc/stager/stager.toml'}",

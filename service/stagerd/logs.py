@@ -5,6 +5,8 @@ import logging
 import os
 import sys
 
+from stager.text import shown
+
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 
@@ -12,13 +14,12 @@ class _Journal(logging.Formatter):
     """journald reads the priority off the start of the line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record).replace("\n", "\\n")
-        return f"<{_PRIORITY.get(record.levelno, 6)}>{text}"
+        return f"<{_PRIORITY.get(record.levelno, 6)}>{shown(super().format(record))}"
 
 
 class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", "\\n")
+        return shown(super().format(record))
 
 
 class _Json(logging.Formatter):
@@ -30,7 +31,7 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             value["trace"] = self.formatException(record.exc_info)
-        return json.dumps(value)
+        return json.dumps(value).replace("\x7f", "\\u007f")  # all else is escaped already
 
 
 def set_up(level: str, as_json: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from stager.cli.app import app, show_error
 from stager.errors import StagerError, UsageError
+from stager.text import shown
 
 # What typer raises for a command line that makes no sense. It is click's, or that of its own copy of click.
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
@@ -47,9 +48,14 @@ def main() -> None:
         sys.exit(1)  # `stager ls | head`
 
 
+class _Note(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
+
+
 def _be_quiet() -> None:
     """A verb says in its own words what happened, once; of what is logged, only workers' notes are shown."""
     logging.getLogger("stager").addHandler(logging.NullHandler())
     notes = logging.StreamHandler()
-    notes.setFormatter(logging.Formatter("note: %(message)s"))
+    notes.setFormatter(_Note("note: %(message)s"))
     logging.getLogger("stager.workers").addHandler(notes)

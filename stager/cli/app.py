@@ -14,6 +14,8 @@ from stager import __version__
 from stager.config import load_config
 from stager.errors import StagerError
 from stager.subset import Subset, parse_classes
+from stager.text import shown
+from stager.where import parse
 
 app = typer.Typer(
     help="Keep a GPU fed: stage hot data from S3 and network mounts on SSD, decoded once, shared by all.",
@@ -72,11 +74,27 @@ def subset_of(
     where: str | None,
     split: str | None,
 ) -> Subset:
+    if where is not None:
+        parse(where)  # before anything is opened
     return Subset(parse_classes(classes), seed, per_class, fraction, where, split)
 
 
+def say(text: str) -> None:
+    """Print a line, whatever names are in it."""
+    out.print(shown(text), highlight=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """The same, on stderr."""
+    err.print(shown(text), highlight=False, soft_wrap=True)
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value).replace("\x7f", "\\u007f")  # all else is escaped already
+
+
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.write(to_json(value) + "\n")
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
@@ -84,16 +102,20 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         is_number = bool(rows) and all(_NUMBER.fullmatch(row[number]) for row in rows)
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(shown(name), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(shown, row))
     out.print(table)
 
 
 def show_error(error: StagerError) -> None:
-    print(f"stager: {error.message}", file=sys.stderr)
+    _to_stderr(shown(f"stager: {error.message}"))
     if error.hint:
-        print(f"  try: {error.hint}", file=sys.stderr)
+        _to_stderr(shown(f"  try: {error.hint}"))
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _version(asked: bool) -> None:

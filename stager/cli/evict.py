@@ -14,8 +14,8 @@ from stager.cli.app import (
     SplitOption,
     WhereOption,
     app,
-    out,
     print_json,
+    say,
     subset_of,
 )
 from stager.cli.target import Target, open_target
@@ -99,4 +99,4 @@ def _name(target: Target, dataset: str | None) -> str:
 
 
 def _tell(value: dict[str, Any], told: str, as_json: bool) -> None:
-    print_json(value) if as_json else out.print(f"{value['dataset']}: {told}", highlight=False)
+    print_json(value) if as_json else say(f"{value['dataset']}: {told}")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from stager.budget import say_bytes
-from stager.cli.app import ConfigOption, DatasetArgument, JsonOption, app, out, print_json, print_table
+from stager.cli.app import ConfigOption, DatasetArgument, JsonOption, app, print_json, print_table, say
 from stager.cli.target import Target, open_target
 from stager.config import load_config
 
@@ -38,7 +38,7 @@ def list_datasets(
     if as_json:
         print_json(rows)
     elif failed and not rows:
-        out.print("no sample has failed", highlight=False)
+        say("no sample has failed")
     elif columns:
         print_table(["data set", *columns[1:]], [[_cell(row[name]) for name in columns] for row in rows])
     elif rows:
@@ -47,7 +47,7 @@ def list_datasets(
             [_dataset(row) for row in rows],
         )
     else:
-        out.print("nothing is staged yet: stager prefetch", highlight=False)
+        say("nothing is staged yet: stager prefetch")
 
 
 def _names(target: Target, dataset: str | None) -> list[str]:
@@ -55,7 +55,7 @@ def _names(target: Target, dataset: str | None) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value).encode("utf-8", "replace").decode()
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _dataset(row: dict[str, Any]) -> list[str]:

@@ -22,10 +22,11 @@ from stager.cli.app import (
     app,
     complete_dataset,
     err,
-    out,
     print_json,
+    say,
     show_error,
     subset_of,
+    warn,
 )
 from stager.cli.target import Target, open_target
 from stager.config import FORMATS, load_config
@@ -112,7 +113,7 @@ def prefetch(
             )
         job = target.prefetch(None if spec else dataset, spec, subset, shard_format, "plan" if plan else "")
         if detach:
-            print_json({"job": job["id"]}) if as_json else out.print(f"job {job['id']}: see stager status")
+            print_json({"job": job["id"]}) if as_json else say(f"job {job['id']}: see stager status")
             return
         code = _follow(target, job, as_json, until_ready)
     raise typer.Exit(code)
@@ -129,7 +130,7 @@ def _follow(target: Target, job: dict[str, Any], as_json: bool, until_ready: boo
                     break
     except KeyboardInterrupt:
         job = target.cancel(job["id"])
-        err.print(f"\nstopped: {job['staged']:,} samples were staged and stay; run it again to go on")
+        warn(f"\nstopped: {job['staged']:,} samples were staged and stay; run it again to go on")
         return DONE_IN_PART
     if job["state"] == "staging":
         return _tell_ready(job, as_json)
@@ -141,11 +142,9 @@ def _tell_ready(job: dict[str, Any], as_json: bool) -> int:
         names = ("dataset", "classes", "wanted", "staged", "already", "failed", "bytes", "seconds", "format")
         print_json({**{name: job[name] for name in names}, "job": job["id"], "ready": job["ready"]})
         return 0
-    out.print(say_ready(job["ready"]), highlight=False, soft_wrap=True)
+    say(say_ready(job["ready"]))
     left = job["wanted"] - job["done"]
-    out.print(
-        f"  {left:,} of {job['wanted']:,} samples are still being staged: stager status", highlight=False
-    )
+    say(f"  {left:,} of {job['wanted']:,} samples are still being staged: stager status")
     return 0
 
 
@@ -158,13 +157,13 @@ def _tell(job: dict[str, Any], as_json: bool) -> int:
             print_json(job["error"])
         show_error(error)
         if job["staged"]:
-            err.print(f"{job['staged']:,} samples were staged before that, and stay")
+            warn(f"{job['staged']:,} samples were staged before that, and stay")
         return DONE_IN_PART if job["staged"] else int(error.exit_code)
     if job["state"] == "cancelled":
-        err.print(f"cancelled: {job['staged']:,} samples were staged and stay; run it again to go on")
+        warn(f"cancelled: {job['staged']:,} samples were staged and stay; run it again to go on")
         return DONE_IN_PART
     if job["stop_after"]:
-        print_json(job["plan"]) if as_json else out.print(say_plan(job["plan"]), highlight=False)
+        print_json(job["plan"]) if as_json else say(say_plan(job["plan"]))
         return 0
     if as_json:
         names = ("dataset", "classes", "wanted", "staged", "already", "failed", "bytes", "seconds", "format")
@@ -177,20 +176,16 @@ def _tell(job: dict[str, Any], as_json: bool) -> int:
 def _tell_people(job: dict[str, Any]) -> None:
     names = job["classes"]
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    out.print(f"{job['dataset']}: {len(names)} classes ({shown})", highlight=False)
-    out.print(f"  listed in {job['saved_as']}", highlight=False, soft_wrap=True)
-    out.print(
+    say(f"{job['dataset']}: {len(names)} classes ({shown})")
+    say(f"  listed in {job['saved_as']}")
+    say(
         f"  {job['staged']:,} staged, {job['already']:,} already there, {job['failed']:,} failed,"
         f" of {job['wanted']:,}; {say_bytes(job['bytes'])} in {say_seconds(job['seconds'])}",
-        highlight=False,
-        soft_wrap=True,
     )
     if job["staged"]:
-        out.print(f"  as {job['format']}: {job['format_why']}", highlight=False, soft_wrap=True)
+        say(f"  as {job['format']}: {job['format_why']}")
     if job["failed"]:
-        err.print(
-            f"  {job['failed']:,} samples cannot be had: stager ls --failed {job['dataset']}", highlight=False
-        )
+        warn(f"  {job['failed']:,} samples cannot be had: stager ls --failed {job['dataset']}")
 
 
 def say_changed(changed: dict[str, Any]) -> str:
@@ -235,14 +230,14 @@ class _Progress:
         if job["plan"] and job["plan"]["samples"] and not job["stop_after"] and not self._has_plan:
             self._has_plan = True
             if job["changed"]:
-                err.print(say_changed(job["changed"]), highlight=False, soft_wrap=True)
-            err.print(say_plan(job["plan"]), highlight=False)
+                warn(say_changed(job["changed"]))
+            warn(say_plan(job["plan"]))
             if job["state"] == "staging":
-                err.print(say_ready(job["ready"]), highlight=False, soft_wrap=True)
+                warn(say_ready(job["ready"]))
         if job["paused"] != self._paused:
             self._paused = job["paused"]
             told = f"paused, goes on by itself: {self._paused}" if self._paused else "there is room: going on"
-            err.print(told, highlight=False, soft_wrap=True)
+            warn(told)
         done = job["done"] + job["under_way"]
         speed = f"{job['rate']:,.0f}/s  {say_bytes(job['bytes'])}"
         if self._bar is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import typer
 
 from stager.budget import say_bytes
-from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, out, print_json, print_table
+from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, print_json, print_table, say
 from stager.cli.target import open_target
 from stager.config import load_config
 from stager.errors import UsageError
@@ -59,7 +59,7 @@ def simulate(
     if as_json:
         print_json(rows)
         return
-    out.print(f"{len(numbers):,} reads of {len(np.unique(numbers)):,} samples", highlight=False)
+    say(f"{len(numbers):,} reads of {len(np.unique(numbers)):,} samples")
     names = ("lru", "never_evict", "next_use", "optimum")
     size = ["bytes"] if sample_bytes else []
     print_table(

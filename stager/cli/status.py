@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from stager.budget import say_bytes
-from stager.cli.app import ConfigOption, JsonOption, app, out, print_json, print_table
+from stager.cli.app import ConfigOption, JsonOption, app, out, print_json, print_table, say
 from stager.cli.target import open_target
 from stager.config import load_config
 from stager.errors import NoService
@@ -28,19 +28,17 @@ def status(as_json: JsonOption = False, config: ConfigOption = None) -> None:
 def _tell_status(value: dict[str, Any]) -> None:
     service, budget = value["service"], value["budget"]
     if service["up"]:
-        out.print(
+        say(
             f"service: up for {say_seconds(service['uptime_s'])}, process {service['pid']}, version"
             f" {service['version']}",
-            highlight=False,
         )
     else:
-        out.print("service: not running (start it: systemctl start stager, or stager serve)", highlight=False)
-    out.print(f"cache:   {service['cache_dir']}", highlight=False, soft_wrap=True)
-    out.print(f"native:  {service['native']}", highlight=False, markup=False, soft_wrap=True)
-    out.print(
+        say("service: not running (start it: systemctl start stager, or stager serve)")
+    say(f"cache:   {service['cache_dir']}")
+    say(f"native:  {service['native']}")
+    say(
         f"budget:  {say_bytes(budget['used_bytes'])} used of {say_bytes(budget['capacity_bytes'])};"
         f" disk has {say_bytes(budget['free_bytes'])} free, {say_bytes(budget['reserve_bytes'])} are kept",
-        highlight=False,
     )
     if value["datasets"]:
         out.print()
@@ -104,7 +102,7 @@ def stats(
         told = ", ".join(
             f"{reason} {count:,}" for reason, count in sorted(counts.items(), key=lambda item: -item[1])
         )
-        out.print(f"misses of {name}: {told}", highlight=False)
+        say(f"misses of {name}: {told}")
     if sessions and value["sessions"]:
         out.print()
         print_table(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import track
 
-from stager.cli.app import ConfigOption, JsonOption, app, err, out, print_json
+from stager.cli.app import ConfigOption, JsonOption, app, err, print_json, say, warn
 from stager.cli.target import Target, batches, open_target
 from stager.config import load_config
 from stager.errors import StagerError
@@ -40,26 +40,22 @@ def verify(
         print_json(value)
     else:
         for row in bad:
-            out.print(
-                f"bad: {row['dataset']} {row['path']}: {row['problem']}", highlight=False, soft_wrap=True
-            )
+            say(f"bad: {row['dataset']} {row['path']}: {row['problem']}")
         for problem in problems:
-            out.print(f"problem: {problem}", highlight=False, soft_wrap=True)
+            say(f"problem: {problem}")
         for job in repaired:
-            out.print(
+            say(
                 f"repaired: {job['dataset']}: {job['staged']:,} staged again, {job['failed']:,} failed",
-                highlight=False,
             )
-        out.print(
+        say(
             f"{value['samples']:,} samples in {value['shards']:,} shards read: "
             + (f"{len(bad)} bad shards, {len(problems)} problems" if bad or problems else "all good"),
-            highlight=False,
         )
     still_bad = (
         problems or (bad and not repair) or any(job["state"] != "done" or job["failed"] for job in repaired)
     )
     if still_bad and not repair:
-        err.print("  try: stager verify --repair", highlight=False)
+        warn("  try: stager verify --repair")
     raise typer.Exit(StagerError.exit_code if still_bad else 0)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, out, print_json
+from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, print_json, say
 from stager.cli.target import open_target
 from stager.config import load_config
 from stager.plan import say_seconds
@@ -25,9 +25,9 @@ def why(
 
 
 def _tell(value: dict[str, Any]) -> None:
-    out.print(f"{value['dataset']} {value['index']}: {value['key']} ({value['label']})", highlight=False)
-    out.print(f"  {value['why']}", highlight=False)
+    say(f"{value['dataset']} {value['index']}: {value['key']} ({value['label']})")
+    say(f"  {value['why']}")
     if value["last"]:
         last = value["last"]
         ago = say_seconds(max(time.time() - last["at"], 0))
-        out.print(f"  last miss {ago} ago: {last['reason']}, waited {last['wait_s']:.1f} s", highlight=False)
+        say(f"  last miss {ago} ago: {last['reason']}, waited {last['wait_s']:.1f} s")

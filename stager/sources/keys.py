@@ -1,6 +1,5 @@
 """How a key looks in a message."""
 
+from stager.text import shown
 
-def shown(key: str) -> str:
-    """The key on one line, whatever bytes are in it."""
-    return key if key.isprintable() else repr(key)
+__all__ = ["shown"]
