@@ -36,9 +36,11 @@ from bench.servers import environ, slow_s3
 from stager.cache import Cache
 from stager.config import SHARD_BYTES, load_config
 from stager.control import Service
+from stager.dataset import DatasetRecord, manifest_path
 from stager.errors import NoService
 from stager.manifest import Manifest
 from stager.order import epoch_order
+from stager.records import Records
 from stager.rows import ShardRow
 from stager.subset import Subset, draw
 
@@ -204,17 +206,23 @@ def scanned(place: Place, samples: int) -> Figures:
         assert job["staged"] >= STAGED_CLASSES * A_CLASS // 2, job
         figures["shard_cpu_s"] = job["staging_cpu_s"] / (place.service.get("/datasets")[0]["shards"] - before)
     (directory,) = (place.root / "cache" / "datasets").iterdir()
-    (path,) = directory.glob("manifest-*")
-    return figures | drawn(path)
+    return figures | drawn(directory)
 
 
-def drawn(path: Path) -> Figures:
-    """What a manifest costs to open, and to choose from."""
-    manifest = Manifest.open(path)
+def drawn(directory: Path) -> Figures:
+    """What a manifest and its records cost to open, and to choose from."""
+    record = DatasetRecord.read(directory)
+    path = manifest_path(directory, record.manifest, record.lineage)
+
+    def open_manifest() -> Manifest:
+        return Manifest.open(path, Records.open(directory, record.lineage, record.segments))
+
+    manifest = open_manifest()
+    files = [path, *(directory / name for name in record.segments)]
     few = Subset(classes=min(100, len(manifest.classes)))
     return {
-        "manifest_mb": path.stat().st_size / 1e6,
-        "manifest_open_s": timed(lambda: Manifest.open(path)),
+        "manifest_mb": sum(file.stat().st_size for file in files) / 1e6,
+        "manifest_open_s": timed(open_manifest),
         "draw_100_s": timed(lambda: draw(manifest, few)),
         "draw_all_s": timed(lambda: draw(manifest, Subset())),
         "epoch_order_s": timed(lambda: epoch_order(len(manifest), 1, 1)),
@@ -260,7 +268,7 @@ def served(place: Place, samples: int) -> Figures:
         figures["ls_command_s"], _ = place.command("ls")
         figures["ls_classes_command_s"], _ = place.command("ls", "--classes")
         record = place.service.get("/datasets/data")
-        want = {"manifest": record["manifest"], "samples": [samples // 2]}
+        want = {"recipe": record["recipe"], "lineage": record["lineage"], "samples": [samples // 2]}
         figures["want_s"] = timed(lambda: place.service.post("/datasets/data/want", want))
         figures["why_s"] = timed(lambda: place.service.post("/datasets/data/why", {"sample": "1"}))
         say(f"{samples:,}: client")

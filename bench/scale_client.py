@@ -27,7 +27,11 @@ def main() -> None:
     data, all_s, all_cpu_s = opened()
     after_mb = memory_mb()["anonymous"]
     session = data.samples.session
-    order = {"manifest": data.samples.manifest_digest, "subset": data.samples.subset.to_json()}
+    order = {
+        **data.samples.version,
+        "manifest": data.samples.manifest_digest,
+        "subset": data.samples.subset.to_json(),
+    }
     order |= {"shuffle": True, "seed": 1, "epoch": 0, "rank": 0, "world_size": 1, "drop_last": False}
     began = time.perf_counter()
     session.read_in_order({**order, "length": len(data), "start": 0})

@@ -38,7 +38,7 @@ from stager.dataset import (
     shard_path,
 )
 from stager.departures import Departures, words_of
-from stager.errors import REASONS, CacheError
+from stager.errors import REASONS, CacheError, UsageError, known_error, nearest
 from stager.index import (
     FAILED,
     IndexWriter,
@@ -93,6 +93,9 @@ class Cache:
                 put_aside(self.directory, clock)
                 self.catalog = open_catalog(self.directory, self.scratch, clock)
                 self._start()
+        except OSError as error:
+            os.close(self._lock_fd)
+            raise known_error(error, str(self.directory)) from None
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -165,6 +168,7 @@ class Cache:
         Say also what was staged and does not count any more, and why: {"reason", "detail", "samples"}. Rows
         of samples that have gone stay for whoever still reads them: see `Departures.give_back_stale`.
         """
+        assert self.fits(spec, scan), "its numbers are of another list"
         directory = datasets_dir(self.directory) / spec.name
         (directory / "shards").mkdir(parents=True, exist_ok=True)
         before, known = self.known(spec.name), self.datasets.get(spec.name)
@@ -270,6 +274,15 @@ class Cache:
     def of_name(self, name: str) -> list[Dataset]:
         """A data set by each recipe that it has had and that still counts."""
         return [dataset for dataset in self.open.values() if dataset.name == name]
+
+    def named(self, name: str) -> Dataset:
+        """The data set of this name, by the recipe that it has now. Raise UsageError if there is none."""
+        if name not in self.datasets:
+            raise UsageError(
+                f"nothing of {name!r} is staged here",
+                hint=nearest(name, self.datasets) or "stage it: stager prefetch",
+            )
+        return self.datasets[name]
 
     def is_open(self, dataset: Dataset) -> bool:
         return self.open.get(dataset.id) is dataset

@@ -1,10 +1,8 @@
 """What the owner of a cache can be asked, as JSON: by the service's API, or by a command on its own."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,29 +11,19 @@ from stager import __version__, meter
 from stager.cache import Cache
 from stager.check import check_books
 from stager.dataset import datasets_dir, shard_path
-from stager.errors import UsageError, nearest
+from stager.errors import UsageError
 from stager.index import is_resident, shard_of
 from stager.job import Job, Request
 from stager.manifest import Manifest
-from stager.meter import Report, Totals
 from stager.model import Numbers, decode_key, pack_numbers
 from stager.open_dataset import Dataset
+from stager.readers import Readers
 from stager.ready import ready_json
 from stager.rows import ShardRow
-from stager.sessions import Reading, Session
 from stager.shards import FORMATS
 from stager.staging import Staging
 from stager.subset import Subset, draw
 from stager.why import explain
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """What a reader has open: a data set by one recipe, and the list that its sample numbers are of."""
-
-    dataset: str
-    recipe: str
-    lineage: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +40,7 @@ class Owner:
     def __init__(self, cache: Cache, staging: Staging | None = None) -> None:
         self.cache, self.clock = cache, cache.clock
         self.staging = staging or Staging(cache)
+        self.readers = Readers(cache, self.staging)
         self.began_at = self.clock.now()
 
     # What is there
@@ -137,12 +126,7 @@ class Owner:
         ]
 
     def dataset(self, name: str) -> Dataset:
-        if name not in self.cache.datasets:
-            raise UsageError(
-                f"nothing of {name!r} is staged here",
-                hint=nearest(name, self.cache.datasets) or "stage it: stager prefetch",
-            )
-        return self.cache.datasets[name]
+        return self.cache.named(name)
 
     def why(self, name: str, sample: str) -> dict[str, Any]:
         """All we know of one sample."""
@@ -192,112 +176,7 @@ class Owner:
         told = job.to_json(self.clock.now(), 0 if job.ended else self.staging.under_way(job))
         return told | {"ready": ready_json(told, meter.reader_rate(self.cache.catalog, told["dataset"]))}
 
-    # Readers
-
-    def hello(self, version: Version, session: str, manifest: str, pid: int) -> dict[str, Any]:
-        """A session reads this version of a data set: what it reads is kept while its process lives."""
-        self.opened(version)
-        self.staging.leases.take(session, version.dataset, manifest, pid)
-        return {}
-
-    def want(
-        self, version: Version, samples: Iterable[int], corrupt: Iterable[int], wait_s: float
-    ) -> "Future[dict[str, Any]]":
-        dataset = self.opened(version)
-        return self.staging.want(
-            dataset, self._numbers(dataset, samples), self._numbers(dataset, corrupt), wait_s
-        )
-
-    def failed(self, version: Version, samples: Iterable[int]) -> list[dict[str, Any]]:
-        """Why samples cannot be had, of those that cannot."""
-        dataset, wanted = self.opened(version), set(samples)
-        rows = self.cache.catalog.failures(dataset.id) if wanted else []
-        return [
-            {"sample": row.sample, "reason": row.reason, "detail": row.detail}
-            for row in rows
-            if row.sample in wanted
-        ]
-
-    def opened(self, version: Version) -> Dataset:
-        """The data set that a reader has open. Raise UsageError if we have nothing to do with it any more."""
-        if (dataset := self._find(version)) is not None:
-            return dataset
-        self.dataset(version.dataset)  # if there is no such data set at all, that is what is told
-        raise UsageError(
-            f"{version.dataset} is not kept any more as it was when it was opened",
-            hint="open the data set again",
-        )
-
-    def _find(self, version: Version) -> Dataset | None:
-        for dataset in self.cache.of_name(version.dataset):
-            if (dataset.record.recipe, dataset.record.lineage) == (version.recipe, version.lineage):
-                return dataset
-        return None
-
-    def suspects(self, version: Version, corrupt: Iterable[int]) -> list[tuple[list[int], Path, list[int]]]:
-        """The shards of samples that a reader calls corrupt: those samples, the file, its dead rows."""
-        dataset = self.opened(version)
-        samples = self._numbers(dataset, corrupt)
-        self.cache.mend(dataset, samples)
-        words = dataset.index.words[samples]
-        samples, numbers = samples[is_resident(words)], shard_of(words[is_resident(words)])
-        found = []
-        for number in np.unique(numbers).tolist():
-            shard = self.cache.catalog.find_shard(number)  # None: it is in memory, or not durable yet
-            if shard is not None:
-                found.append((samples[numbers == number].tolist(), dataset.path_of(shard), shard.dead_rows))
-        return found
-
-    def asked_to_read(self, reading: Reading) -> Callable[[], Session]:
-        """Check what a reader says of itself; return what makes a session of it.
-
-        That takes a fifth of a second for a million samples and touches nothing of ours: off the loop.
-        """
-        dataset = self.opened(Version(reading.dataset, reading.recipe, reading.lineage))
-        for order in reading.own_orders:
-            self._in_range(dataset, order)
-        room = self.staging.room_for(dataset)
-
-        def make() -> Session:
-            manifest = dataset.version(reading.manifest)
-            session = Session(reading, dataset, manifest, self.clock)
-            if session.missing > room:  # samples will have to make room for others
-                session.look_ahead()
-            return session
-
-        return make
-
-    def read_in_order(self, session: Session) -> dict[str, Any]:
-        """Stage ahead of a reader whose order is known from now on."""
-        if not self.cache.is_open(session.dataset):
-            raise UsageError(f"{session.dataset.name} is not kept any more", hint="open the data set again")
-        self.staging.sessions.register(session)
-        return {"samples": len(session.order), "missing": session.missing}
-
-    def heard(self, session: str, position: int) -> dict[str, Any]:
-        return {"knows_order": self.staging.sessions.heard(session, position)}
-
-    def report(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        dataset = self._find(Version(value["dataset"], value["recipe"], value["lineage"]))
-        knows_order = True
-        if value["position"] is not None:
-            knows_order = self.staging.sessions.heard(value["session"], value["position"])
-        if dataset is not None:
-            dataset.reads.add(self._in_range(dataset, value["reads"]), self.clock.wall())
-        report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
-        meter.absorb(
-            self.cache.catalog, Report(**report, totals=Totals(**value["totals"])), self.clock.wall()
-        )
-        # If not, we have been restarted, or were away when it opened: tell us again.
-        return {"knows_order": knows_order, "knows_reader": self.staging.leases.heard(value["session"])}
-
-    def _numbers(self, dataset: Dataset, samples: Iterable[int]) -> Numbers:
-        return self._in_range(dataset, np.unique(np.fromiter(samples, dtype=np.int64)))
-
-    def _in_range(self, dataset: Dataset, numbers: Numbers) -> Numbers:
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < dataset.count:
-            raise UsageError(f"{dataset.name} has samples 0 to {dataset.count - 1}")
-        return numbers
+    # Shards
 
     def reads(self, name: str) -> dict[str, Any]:
         """What was read lately, in order: the trace that `stager simulate` takes."""
@@ -307,8 +186,6 @@ class Owner:
             "reads": pack_numbers(dataset.reads.trace()),
             "sample_bytes": self.staging.sample_bytes(dataset),
         }
-
-    # Shards
 
     def evict(self, name: str, subset: Subset, part: Part | None = None) -> dict[str, Any]:
         """Take away the shards whose samples are all in the subset; pinned ones stay."""

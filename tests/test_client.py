@@ -154,7 +154,7 @@ def test_forked_and_spawned_workers_read_it_all_and_the_second_epoch_has_only_hi
 def test_a_hit_calls_nobody(here: Place, tmp_path: Path) -> None:
     with counting_proxy(here.socket, tmp_path / "proxy.sock") as proxy:
         data = StagedDataset("pets", service=str(tmp_path / "proxy.sock"))
-        assert proxy.requests == ["GET /v1/datasets/pets"]
+        assert proxy.requests == ["GET /v1/datasets/pets", "POST /v1/datasets/pets/hello"]  # to open it
         right = staged(here, "pets")
         for _ in range(3):
             assert_reads_right(data, right)

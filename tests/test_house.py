@@ -58,7 +58,7 @@ RECIPES, CLIENTS = "stager/recipes/", "clients/stager_client/"
 THREADS = (
     *("stager/stage.py", "stager/worker.py", "stager/workers.py", "stager/staging.py"),
     *(
-        "stager/owner.py",
+        "stager/readers.py",
         "stager/durable.py",
         "stager/wants.py",
         "stager/events.py",

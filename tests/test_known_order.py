@@ -218,7 +218,8 @@ def test_a_reader_that_ends_while_the_service_is_started_anew_has_its_counts_cou
 
 
 def test_a_reader_that_never_had_a_service_waits_for_none_at_its_end(tmp_path: Path) -> None:
-    session = Session(Service(tmp_path / "no.sock"), "data", 8)
+    version = {"recipe": "", "lineage": ""}
+    session = Session(Service(tmp_path / "no.sock"), "data", 8, version, "")
     session.count(8, {}, 0.0)
     session.flush()
     assert not session.waits

@@ -1,5 +1,6 @@
 """Counts add up, whatever order and how often reports come in."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_hits_and_misses_are_the_requests_after_any_reports(
 
 def test_one_report_adds_a_few_epochs_whatever_it_claims(catalog: Catalog) -> None:
     for number in range(1, 4):
-        absorb(catalog, report("p", number * 10**9, number, length=1))
+        absorb(catalog, report("p", number * 10**9, number, length=1), 1.0)
     (session,) = stats(catalog)["sessions"]
     assert len(session["epochs"]) <= 3 * EPOCHS_A_REPORT_MAX
     assert stats(catalog)["datasets"]["data"]["requests"] == 3 * 10**9
@@ -117,7 +118,7 @@ def test_false_reports_leave_so_many_counts_and_no_more_and_totals_stay_right(ca
     with catalog.transaction():
         for number in range(many):
             totals = Totals(10, 7, 3, 0.5, {"late": 1, "not_planned": 2}, 0.25)
-            absorb(catalog, Report("data", f"s{number}", "p", 10, number % 5, totals))
+            absorb(catalog, Report("data", f"s{number}", "p", 10, number % 5, totals), time.time())
     told = stats(catalog)
     assert sum(len(session["epochs"]) for session in told["sessions"]) < COUNTS_KEPT + PRUNE_EVERY
     assert [session["session"] for session in told["sessions"]][-1] == f"s{many - 1}"  # the last are kept
@@ -133,7 +134,7 @@ def test_false_reports_leave_so_many_counts_and_no_more_and_totals_stay_right(ca
 def test_epochs_of_a_session_go_on_when_its_first_are_folded_away(catalog: Catalog) -> None:
     with catalog.transaction():
         for number in range(COUNTS_KEPT + 2 * PRUNE_EVERY):
-            absorb(catalog, report("p", 10 * (number + 1), 0))
+            absorb(catalog, report("p", 10 * (number + 1), 0), float(number))
     (session,) = stats(catalog)["sessions"]
     epochs = [row["epoch"] for row in session["epochs"]]
     assert epochs == list(range(epochs[0], COUNTS_KEPT + 2 * PRUNE_EVERY))
@@ -141,9 +142,9 @@ def test_epochs_of_a_session_go_on_when_its_first_are_folded_away(catalog: Catal
 
 
 def test_the_rate_of_the_last_reader_is_looked_up_once_and_then_known(catalog: Catalog) -> None:
-    absorb(catalog, Report("data", "old", "p", 10, 0, Totals(100, 100, 0, 0.0, {}, 1.0)))
-    absorb(catalog, Report("data", "new", "p", 10, 0, Totals(100, 100, 0, 0.0, {}, 4.0)))
-    absorb(catalog, Report("data", "silent", "p", 10, 0, Totals(100, 100, 0, 0.0, {})))
+    absorb(catalog, Report("data", "old", "p", 10, 0, Totals(100, 100, 0, 0.0, {}, 1.0)), time.time())
+    absorb(catalog, Report("data", "new", "p", 10, 0, Totals(100, 100, 0, 0.0, {}, 4.0)), time.time())
+    absorb(catalog, Report("data", "silent", "p", 10, 0, Totals(100, 100, 0, 0.0, {})), time.time())
     asked: list[str] = []
     catalog._db.set_trace_callback(asked.append)
     assert [reader_rate(catalog, "data") for _ in range(100)] == [25.0] * 100
@@ -151,12 +152,12 @@ def test_the_rate_of_the_last_reader_is_looked_up_once_and_then_known(catalog: C
     assert reader_rate(catalog, "other") is None
     assert len(asked) <= 2
     catalog._db.set_trace_callback(None)
-    absorb(catalog, Report("data", "newer", "p", 10, 0, Totals(10, 10, 0, 0.0, {}, 2.0)))
+    absorb(catalog, Report("data", "newer", "p", 10, 0, Totals(10, 10, 0, 0.0, {}, 2.0)), time.time())
     assert reader_rate(catalog, "data") == 5.0
 
 
 def test_counts_of_an_older_catalog_are_pruned_when_it_is_opened(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "catalog.db")
+    catalog = Catalog(tmp_path / "catalog.db", is_new=True)
     many = COUNTS_KEPT + 10 * PRUNE_EVERY
     with catalog.transaction():
         catalog._db.executemany(

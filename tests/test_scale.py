@@ -6,6 +6,7 @@ Memory is counted, not time: a mask or a copy of a whole data set is seen on eve
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,11 @@ from stager.jobs import is_among
 from stager.layouts import LAYOUTS
 from stager.model import Numbers, ObjectInfo, SourceSpec
 from stager.open_dataset import Dataset
-from stager.owner import Owner, Version
+from stager.owner import Owner
+from stager.readers import Version
 from stager.recipes import check_recipe
 from stager.rows import ShardRow
-from stager.scan import Scan, write_manifest
+from stager.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.sealed import read_sealed
 from stager.sessions import Reading, Session
 from stager.subset import Subset
@@ -56,7 +58,9 @@ def peak_of(act: Callable[[], object]) -> int:
 
 
 def adopt(cache: Cache, count: int = COUNT) -> Dataset:
-    write_manifest(cache.scratch / "scan", LAYOUTS["folder"], objects(count))
+    before = cache.known("data")
+    known = Known(before.records, before.manifest) if before else NOTHING_KNOWN
+    write_manifest(cache.scratch / "scan", LAYOUTS["folder"], objects(count), known)
     return cache.adopt(SPEC, Scan(cache.scratch / "scan"))[0]
 
 
@@ -116,7 +120,7 @@ def test_what_a_waiting_reader_costs_does_not_grow_with_the_data_set(owner: Owne
     owner.staging.sessions.register(session_of(owner, dataset, reading(dataset)))
     job = owner.staging.jobs.restage(dataset, np.arange(1, COUNT, 2))
     version = version_of(dataset)
-    assert peak_of(lambda: owner.want(version, FEW.tolist(), [], 1.0)) < SMALL_BYTES
+    assert peak_of(lambda: owner.readers.want(version, FEW.tolist(), [], 1.0)) < SMALL_BYTES
     assert owner.staging.planned(dataset, FEW).tolist() == [True, True, True]
     owner.staging.jobs.cancel(job)
 
@@ -166,7 +170,7 @@ def test_status_leaves_out_the_classes_of_jobs_which_may_be_thousands(owner: Own
 
 def test_a_sample_that_an_order_repeats_is_expected_until_its_last_place(owner: Owner) -> None:
     dataset = dataset_of(owner)
-    session = Session(reading(dataset, [7, 8, 7, 9]), dataset)
+    session = session_of(owner, dataset, reading(dataset, [7, 8, 7, 9]))
     session.heard(2)
     assert session.is_ahead(np.asarray([7, 8, 9, 10])).tolist() == [True, False, True, False]
     session.heard(3)
@@ -178,7 +182,7 @@ def test_a_reader_whose_samples_are_all_there_is_looked_through_in_large_steps(
 ) -> None:
     dataset = dataset_of(owner)
     resident = list(range(0, COUNT, 2))
-    session = Session(reading(dataset, [*resident, 7, 9, *resident, 11]), dataset)
+    session = session_of(owner, dataset, reading(dataset, [*resident, 7, 9, *resident, 11]))
     looks = []
     monkeypatch.setattr(sessions, "is_resident", lambda words: looks.append(len(words)) or is_resident(words))
     nothing_in_flight = np.zeros(COUNT, dtype=np.bool_)
@@ -189,16 +193,20 @@ def test_a_reader_whose_samples_are_all_there_is_looked_through_in_large_steps(
     assert session.cursor == len(session.order)
 
 
-def test_a_session_that_was_worked_out_for_an_older_scan_is_refused(tmp_path: Path) -> None:
+def test_a_session_that_was_worked_out_for_an_older_scan_stays_on_its_version(tmp_path: Path) -> None:
     cache = Cache(Config(None, tmp_path / "cache", tmp_path / "sock", Amount(bytes=10**12), Amount()))
     owner = Owner(cache)
     dataset = adopt(cache)
-    make = owner.asked_to_read(reading(dataset))
+    make = owner.readers.asked_to_read(reading(dataset))
     session = make()
-    assert owner.read_in_order(session) == {"samples": COUNT, "missing": COUNT}
+    assert owner.readers.read_in_order(session) == {"samples": COUNT, "missing": COUNT}
     adopt(cache, COUNT - 1)
-    with pytest.raises(UsageError, match="scanned again"):
-        owner.read_in_order(session)
+    assert owner.readers.read_in_order(session) == {"samples": COUNT, "missing": COUNT}
+    again = owner.readers.asked_to_read(replace(reading(dataset), manifest=session.reading.manifest))()
+    assert again.order.tolist() == session.order.tolist()
+    gone = replace(reading(dataset), lineage="0" * 32)
+    with pytest.raises(UsageError, match="not kept any more as it was when it was opened"):
+        owner.readers.asked_to_read(gone)
     cache.close()
 
 
@@ -232,10 +240,10 @@ def test_of_batches_that_readers_wait_for_the_nearest_is_given_out_first(tmp_pat
     for name, order in zip("ab", orders, strict=True):
         about = reading_of(dataset, name, 900, (order, order))
         owner.staging.sessions.register(session_of(owner, dataset, about))
-    owner.heard("b", 150)
+    owner.readers.heard("b", 150)
     far, near, nearest = orders[0][300:500], orders[0][100:300], orders[1][200:300]
     for batch in (far, near, nearest):
-        owner.want(version_of(dataset), batch.tolist(), [], 60.0)
+        owner.readers.want(version_of(dataset), batch.tolist(), [], 60.0)
     given = [piece.distance for piece in iter(owner.staging._tasks.next_urgent, None)]
     assert given == sorted(given)
     assert {50, 100, 300} <= set(given)

@@ -25,6 +25,7 @@ from stager.check import check_books, problem_of
 from stager.config import load_config
 from stager.control import Service
 from stager.errors import CacheError, NoService
+from stager.index import is_resident
 
 KILLS = int(os.environ.get("STAGER_KILLS", "14"))
 
@@ -133,7 +134,8 @@ def assert_the_start_is_clean(place: Place) -> set[str]:
         for dataset in cache.datasets.values():
             for row in cache.catalog.shards(dataset.id):
                 assert problem_of(dataset.path_of(row), row.dead_rows) == ""
-            resident = {dataset.records.key(int(number)) for number in dataset.resident()}
+            numbers = dataset.manifest.numbers[is_resident(dataset.index.words[dataset.manifest.numbers])]
+            resident = {dataset.records.key(int(number)) for number in numbers}
             assert resident == set(staged(place, dataset.name))  # a reader sees the same
             return resident
         return set()

@@ -171,34 +171,34 @@ def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
     async def want(name: str, body: WantBody) -> dict[str, Any]:
         """Stage these samples before all else; answers when they are resident or time is up."""
         if body.position is not None:
-            await ask(lambda: owner.heard(body.session, body.position or 0))
+            await ask(lambda: owner.readers.heard(body.session, body.position or 0))
         version = body.version(name)
         corrupt: list[int] = []
         if (
             body.corrupt
         ):  # to look at a shard takes long: the loop looks again, but only at those that are bad
-            for samples, path, dead in await ask(lambda: owner.suspects(version, body.corrupt)):
+            for samples, path, dead in await ask(lambda: owner.readers.suspects(version, body.corrupt)):
                 corrupt += samples if await asyncio.to_thread(problem_of, path, dead) else []
-        answer = await ask(lambda: owner.want(version, body.samples, corrupt, body.wait_s))
+        answer = await ask(lambda: owner.readers.want(version, body.samples, corrupt, body.wait_s))
         told = await asyncio.wrap_future(answer)
-        return {**told, "failed": await ask(lambda: owner.failed(version, told["failed"]))}
+        return {**told, "failed": await ask(lambda: owner.readers.failed(version, told["failed"]))}
 
     @app.post("/v1/datasets/{name}/hello")
     async def hello(request: Request, name: str, body: HelloBody) -> dict[str, Any]:
         """A session reads this version: it is kept while the process lives that says so."""
         pid = request.client.port if request.client else 0
-        return await ask(lambda: owner.hello(body.version(name), body.session, body.manifest, pid))
+        return await ask(lambda: owner.readers.hello(body.version(name), body.session, body.manifest, pid))
 
     @app.post("/v1/reports")
     async def report(body: ReportBody) -> dict[str, Any]:
         """Totals of one reading process; they only grow, so a report may be sent again."""
         told = {**body.model_dump(), "reads": _unpacked(body.reads)}
-        return await ask(lambda: owner.report(told))
+        return await ask(lambda: owner.readers.report(told))
 
     @app.post("/v1/sessions")
     async def heard(body: PositionBody) -> dict[str, Any]:
         """A session is alive, and this far in its order."""
-        return await ask(lambda: owner.heard(body.session, body.position))
+        return await ask(lambda: owner.readers.heard(body.session, body.position))
 
     @app.post("/v1/datasets/{name}/sessions")
     async def read_in_order(request: Request, name: str, body: OrderBody) -> dict[str, Any]:
@@ -213,13 +213,13 @@ def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
         reading, user = Reading(dataset=name, **told), _user(request)
 
         def begin() -> Callable[[], Session]:
-            make = owner.asked_to_read(reading)
+            make = owner.readers.asked_to_read(reading)
             length = sum(map(len, orders)) or reading.length // reading.world_size
             users.may_read(user, reading.session, length, owner.staging.sessions.names())
             return make
 
         session = await asyncio.to_thread(await ask(begin))
-        return await ask(lambda: owner.read_in_order(session))
+        return await ask(lambda: owner.readers.read_in_order(session))
 
 
 def _add_work(app: FastAPI, owner: Owner, config: Config, users: Users, ask: Ask) -> None:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stager.config import WANT_SAMPLES_MAX, WANT_WAIT_S
 from stager.meter import MISS_REASONS
-from stager.owner import Version
+from stager.readers import Version
 from stager.subset import Subset
 from stager.where import parse
 
