@@ -16,7 +16,7 @@ from typing import Any
 from running import Place
 from stager.control import Service
 from stager.errors import StagerError, WaitTimeout
-from versions_kept import CROP_A, CROP_B, KeptSource, number_of, said_by, what_is_wrong
+from versions_kept import CROP_A, CROP_B, KeptSource, key_of, said_by, what_is_wrong
 from warm import command, forked, warm_up
 
 COUNT = 40
@@ -200,8 +200,8 @@ def read_one(data: Any, position: int, key: str, version: dict[int, int]) -> tup
         return "refused", str(error)
     pixels = image.permute(1, 2, 0).numpy()
     what = what_is_wrong(pixels, label, version)
-    if not what and said_by(pixels) != (number_of(key), version.get(number_of(key))):
-        what = f"the image is another's: {said_by(pixels)}"
+    if not what and (said := said_by(pixels)) and key_of(said[0]) != key:
+        what = f"it has the image of {key_of(said[0])}"
     return "right", what
 
 

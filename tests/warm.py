@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+TRACE_LINES = 7  # the last ones say where and what
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -32,7 +34,9 @@ class Ended:
         if self.code < 0:
             return f"ended by signal {signal.Signals(-self.code).name}: {self.said[-1500:]}"
         if "Traceback" in self.said:
-            return self.said[self.said.index("Traceback") :][-2500:]
+            return (
+                f"a traceback: {' | '.join(line.strip() for line in self.said.splitlines()[-TRACE_LINES:])}"
+            )
         return ""
 
 
