@@ -21,9 +21,9 @@ from warm import command, forked, warm_up
 
 COUNT = 40
 BAD = ("c0/90000.png", "c1/90001.png")  # no images: they fail
-FULL_EVERY = 20  # rounds, a real service is started
-STAGE_EVERY = 6  # rounds, what is missing is staged by a command
-LISTS = (("ls", "--json"), ("ls", "--failed", "--json"), ("ls", "--classes", "--json"))
+FULL_EVERY = 40  # rounds, a real service is started
+STAGE_EVERY = 10  # rounds, what is missing is staged by a command
+VERBS = (("ls",), ("ls", "--failed"), ("ls", "--classes"), ("why", "data", "c1/00001.png"))
 DAMAGES = ("flip", "flip", "flip", "flip", "flip", "zero", "cut", "empty")
 
 
@@ -104,8 +104,8 @@ class Flips:
         problems = self._read("before anyone started", staged=False)
         if number % FULL_EVERY == FULL_EVERY - 1:
             return problems + self._with_a_service()
-        problems += self._command(*self.draw.choice(LISTS), codes=(0,))
-        problems += self._command("why", "data", "c1/00001.png", "--json", codes=(0, 1, 2))
+        verb, *arguments = self.draw.choice(VERBS)
+        problems += self._command(verb, *arguments, "--json", codes=(0, 1, 2) if verb == "why" else (0,))
         problems += self._command("verify", "--json", codes=(0, 1))
         problems += self._read("after verify", staged=False)
         if number % STAGE_EVERY == STAGE_EVERY - 1:
