@@ -17,7 +17,7 @@ from running import Place
 from stager.control import Service
 from stager.errors import StagerError, WaitTimeout
 from versions_kept import CROP_A, CROP_B, KeptSource, key_of, said_by, what_is_wrong
-from warm import command, forked, warm_up
+from warm import command, forked, tracebacks_in, warm_up
 
 COUNT = 40
 BAD = ("c0/90000.png", "c1/90001.png")  # no images: they fail
@@ -134,7 +134,7 @@ class Flips:
         log = self.place.log()
         (self.place.root / "service.log").unlink()
         problems += [f"the service ended with {code}"] if code else []
-        return problems + ([log[log.index("Traceback") :][:2500]] if "Traceback" in log else [])
+        return problems + tracebacks_in(log)
 
     def _command(self, *arguments: str, codes: tuple[int, ...]) -> list[str]:
         ended = forked(command(*arguments))

@@ -4,6 +4,7 @@ Each is a process of its own: a signal ends only it, a hang is killed, what it p
 """
 
 import os
+import re
 import select
 import signal
 import sys
@@ -101,6 +102,12 @@ def _wait(pid: int, timeout_s: float) -> tuple[int, bool]:
         return os.waitpid(pid, 0)[1], hung
     finally:
         os.close(descriptor)
+
+
+def tracebacks_in(log: str) -> list[str]:
+    """The tracebacks in a service's log, but for those of workers whose service was killed: they end by it."""
+    found = re.findall(r"Traceback.*?(?=^\d{4}-|\Z)", log, re.DOTALL | re.MULTILINE)
+    return [trace[:3000] for trace in found if not trace.rstrip().endswith("Broken pipe")]
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float, what: Path | str) -> None:
