@@ -105,7 +105,7 @@ def _wait(pid: int, timeout_s: float) -> tuple[int, bool]:
 
 
 def tracebacks_in(log: str) -> list[str]:
-    """The tracebacks in a service's log, but for those of workers whose service was killed: they end by it."""
+    """The tracebacks in a service's log, but for those of workers whose service was killed."""
     found = re.findall(r"Traceback.*?(?=^\d{4}-|\Z)", log, re.DOTALL | re.MULTILINE)
     return [trace[:3000] for trace in found if not trace.rstrip().endswith("Broken pipe")]
 
