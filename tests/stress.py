@@ -279,6 +279,9 @@ class Stress:
             action()
             time.sleep(self.draw.uniform(0, 0.5))
             self.look_at_readers()
+            if self.service.poll() is not None:
+                log = self.place.log()[-3000:]
+                raise Failed(f"the service ended by itself, with {self.service.returncode}: {log}")
             if self.wrong():
                 break
         self.end()
