@@ -25,6 +25,7 @@ from typing import Any
 
 from running import Place
 from versions_kept import CLASSES, CROP_A, CROP_B, SIDE_A, SIDE_B, KeptSource, cropped, image_of
+from warm import tracebacks_in
 
 SAMPLES, OTHERS = 300, 120
 ROW_BYTES = SIDE_A * SIDE_A * 3 + 512
@@ -278,6 +279,9 @@ class Stress:
             action()
             time.sleep(self.draw.uniform(0, 0.5))
             self.look_at_readers()
+            if self.service.poll() is not None:
+                log = self.place.log()[-3000:]
+                raise Failed(f"the service ended by itself, with {self.service.returncode}: {log}")
             if self.wrong():
                 break
         self.end()
@@ -315,9 +319,7 @@ class Stress:
         self.service.terminate()
         if self.service.wait(60):
             self.failures.append(f"the service ended with {self.service.returncode}")
-        if "Traceback" in self.place.log():
-            at = self.place.log().index("Traceback")
-            self.failures.append(f"the service's log: {self.place.log()[at - 500 : at + 2000]}")
+        self.failures += [f"the service's log: {trace}" for trace in tracebacks_in(self.place.log())]
 
     def told(self) -> list[dict[str, Any]]:
         return [

@@ -16,14 +16,14 @@ from typing import Any
 from running import Place
 from stager.control import Service
 from stager.errors import StagerError, WaitTimeout
-from versions_kept import CROP_A, CROP_B, KeptSource, number_of, said_by, what_is_wrong
-from warm import command, forked, warm_up
+from versions_kept import CROP_A, CROP_B, KeptSource, key_of, said_by, what_is_wrong
+from warm import command, forked, tracebacks_in, warm_up
 
 COUNT = 40
 BAD = ("c0/90000.png", "c1/90001.png")  # no images: they fail
-FULL_EVERY = 20  # rounds, a real service is started
-STAGE_EVERY = 6  # rounds, what is missing is staged by a command
-LISTS = (("ls", "--json"), ("ls", "--failed", "--json"), ("ls", "--classes", "--json"))
+FULL_EVERY = 40  # rounds, a real service is started
+STAGE_EVERY = 10  # rounds, what is missing is staged by a command
+VERBS = (("ls",), ("ls", "--failed"), ("ls", "--classes"), ("why", "data", "c1/00001.png"))
 DAMAGES = ("flip", "flip", "flip", "flip", "flip", "zero", "cut", "empty")
 
 
@@ -104,8 +104,8 @@ class Flips:
         problems = self._read("before anyone started", staged=False)
         if number % FULL_EVERY == FULL_EVERY - 1:
             return problems + self._with_a_service()
-        problems += self._command(*self.draw.choice(LISTS), codes=(0,))
-        problems += self._command("why", "data", "c1/00001.png", "--json", codes=(0, 1, 2))
+        verb, *arguments = self.draw.choice(VERBS)
+        problems += self._command(verb, *arguments, "--json", codes=(0, 1, 2) if verb == "why" else (0,))
         problems += self._command("verify", "--json", codes=(0, 1))
         problems += self._read("after verify", staged=False)
         if number % STAGE_EVERY == STAGE_EVERY - 1:
@@ -134,7 +134,7 @@ class Flips:
         log = self.place.log()
         (self.place.root / "service.log").unlink()
         problems += [f"the service ended with {code}"] if code else []
-        return problems + ([log[log.index("Traceback") :][:2500]] if "Traceback" in log else [])
+        return problems + tracebacks_in(log)
 
     def _command(self, *arguments: str, codes: tuple[int, ...]) -> list[str]:
         ended = forked(command(*arguments))
@@ -200,8 +200,8 @@ def read_one(data: Any, position: int, key: str, version: dict[int, int]) -> tup
         return "refused", str(error)
     pixels = image.permute(1, 2, 0).numpy()
     what = what_is_wrong(pixels, label, version)
-    if not what and said_by(pixels) != (number_of(key), version.get(number_of(key))):
-        what = f"the image is another's: {said_by(pixels)}"
+    if not what and (said := said_by(pixels)) and key_of(said[0]) != key:
+        what = f"it has the image of {key_of(said[0])}"
     return "right", what
 
 

@@ -4,6 +4,7 @@ Each is a process of its own: a signal ends only it, a hang is killed, what it p
 """
 
 import os
+import re
 import select
 import signal
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+
+TRACE_LINES = 7  # the last ones say where and what
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,9 @@ class Ended:
         if self.code < 0:
             return f"ended by signal {signal.Signals(-self.code).name}: {self.said[-1500:]}"
         if "Traceback" in self.said:
-            return self.said[self.said.index("Traceback") :][-2500:]
+            return (
+                f"a traceback: {' | '.join(line.strip() for line in self.said.splitlines()[-TRACE_LINES:])}"
+            )
         return ""
 
 
@@ -97,6 +102,12 @@ def _wait(pid: int, timeout_s: float) -> tuple[int, bool]:
         return os.waitpid(pid, 0)[1], hung
     finally:
         os.close(descriptor)
+
+
+def tracebacks_in(log: str) -> list[str]:
+    """The tracebacks in a service's log, but for those of workers whose service was killed."""
+    found = re.findall(r"Traceback.*?(?=^\d{4}-|\Z)", log, re.DOTALL | re.MULTILINE)
+    return [trace[:3000] for trace in found if not trace.rstrip().endswith("Broken pipe")]
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float, what: Path | str) -> None:
