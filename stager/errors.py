@@ -12,7 +12,8 @@ StagerError                 what went wrong, and a hint: what to try
 │   ├── SourceNotFound      no such bucket or directory
 │   ├── SourceForbidden     credentials are missing, wrong or not enough
 │   └── SourceBusy          asked again it may answer: time-outs, 5xx, SlowDown
-│       └── ObjectBusy      one object is at stake, and not the source: it came damaged
+│       ├── ObjectBusy      one object is at stake, and not the source: it came damaged
+│       └── SourceSilent    no whole answer came in its time
 ├── SampleError             one sample cannot be had; `reason` is from REASONS
 ├── ShardError              one shard cannot be read
 │   ├── ShardGone           there is no such file (any more)
@@ -97,6 +98,10 @@ class SourceBusy(SourceError):
 
 
 class ObjectBusy(SourceBusy):
+    pass
+
+
+class SourceSilent(SourceBusy):
     pass
 
 

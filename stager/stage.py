@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from stager.model import (
     checksum_of,
 )
 from stager.records import Records
+
+TELL_EVERY_S: Final = 1.0
+# Sources end each read. If one does not, we fall silent, and are given up.
+FETCH_PATIENCE_S: Final = 600.0  # without a sample more, of ordinary size
+SLOWEST_BYTES_PER_S: Final = 50_000  # a large object is waited for longer, whatever tries it takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,10 @@ class Pools:
         else:
             self._leave(work, at, info, fetched)
         self._fetch_more()
+
+    @property
+    def is_fetching(self) -> bool:
+        return self._fetches > 0
 
     def _end_fetch(self) -> None:
         with self._lock:
@@ -271,7 +280,7 @@ def build_shard(
         turn.wait()
         pools.begin(work)
         turn.leave()
-        work.all_done.wait()
+        _wait_for(work, pools)
         if work.broken is not None:
             raise work.broken
         errors = [work.errors[at] for at in sorted(work.errors)]
@@ -290,6 +299,17 @@ def build_shard(
         median(work.fetch_s or [0.0]),
         median(work.prepare_s or [0.0]),
     )
+
+
+def _wait_for(work: _Work, pools: Pools) -> None:
+    """Until all is done. While objects are on their way, say so: each has a deadline, which may be long."""
+    patience_s = FETCH_PATIENCE_S + max((info.size for info in work.infos), default=0) / SLOWEST_BYTES_PER_S
+    ended, since_s = -1, 0.0
+    while not work.all_done.wait(TELL_EVERY_S):
+        if ended != work.ended:
+            ended, since_s = work.ended, time.monotonic()
+        if pools.is_fetching and time.monotonic() - since_s < patience_s:
+            work.progress(0)
 
 
 def _known(work: _Work, at: int, error: BaseException) -> SampleError | SourceError:

@@ -256,6 +256,16 @@ def late(answer: _Handler, body: bytes, etag: str) -> None:
     good(answer, body, etag)
 
 
+def after(wait_s: float) -> Fault:
+    """A right answer, late."""
+
+    def fault(answer: _Handler, body: bytes, etag: str) -> None:
+        answer.server.stopping.wait(wait_s)
+        good(answer, body, etag)
+
+    return fault
+
+
 def as_aws_lists(answer: _Handler, body: bytes, etag: str) -> None:
     """A listing whose items have their parts in the order of AWS."""
     good(answer, re.sub(rb"(<Size>.*?</Size>)(.*?</ETag>)", rb"\2\1", body), etag)

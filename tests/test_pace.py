@@ -114,12 +114,12 @@ def test_a_source_that_blocks_has_no_more_threads_than_reads_under_way() -> None
     for _ in range(3 * START):
         answers.get(timeout=60)
     assert inner.most == START
-    assert threading.active_count() - before <= START
+    assert threading.active_count() - before <= START + 1  # and one that watches them
     one = ThreadedSource(inner)
     before = threading.active_count()
     for _ in range(20):
         read(one, INFO)
-    assert threading.active_count() - before == 1
+    assert threading.active_count() - before <= 2
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ class CurlLoop:
                 self._multi.remove_handle(handle)
                 get, handle.get = handle.get, None
                 self._idle.append(handle)
-                if error == pycurl.E_OPERATION_TIMEDOUT and not handle.getinfo(pycurl.CONNECT_TIME):
+                if error == pycurl.E_OPERATION_TIMEDOUT and not handle.getinfo(pycurl.REQUEST_SIZE):
                     error = pycurl.E_COULDNT_CONNECT
                 get.end(handle.getinfo(pycurl.RESPONSE_CODE), error)
                 get.done(get)

@@ -4,12 +4,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from stager.errors import SourceBusy
+from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceError, SourceSilent, StagerError
 from stager.model import Fetched, ObjectInfo, Scanning, Source, encode_key
 
 WAITS_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
+SILENT_TRIES: Final = 3  # of an object: each takes as long as a try may take
 
 
 def sleep_about(wait_s: float) -> None:
@@ -18,7 +19,11 @@ def sleep_about(wait_s: float) -> None:
 
 
 class RetryingSource:
-    """Any source, asked again when it is busy. Its last SourceBusy comes through."""
+    """Any source, asked again when it is busy. Its last SourceBusy comes through.
+
+    But if other objects were answered since an object was first asked for, or it came damaged, it is not the
+    source: then the object is unreadable, alone.
+    """
 
     def __init__(
         self,
@@ -29,6 +34,7 @@ class RetryingSource:
         self.inner = inner
         self.waits_s = waits_s
         self.sleep = sleep
+        self._answered_s = 0.0  # when an object was, last
 
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         last: ObjectInfo | None = None
@@ -43,21 +49,31 @@ class RetryingSource:
         yield from self._scan_after(last, scanning)
 
     def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
-        self._try(info, done, self.waits_s)
+        self._try(_Wanted(info, done, time.monotonic()), self.waits_s, SILENT_TRIES)
 
-    def _try(self, info: ObjectInfo, done: Callable[[Fetched], None], waits_s: tuple[float, ...]) -> None:
+    def _try(self, wanted: "_Wanted", waits_s: tuple[float, ...], silent_tries: int) -> None:
         def answered(fetched: Fetched) -> None:
-            if not waits_s or not isinstance(fetched, SourceBusy):
-                done(fetched)
-                return
-            # It waits in a thread of its own: whoever answered us has others to answer.
-            threading.Thread(target=try_again, name="retry", daemon=True).start()
+            if not isinstance(fetched, SourceBusy):
+                if not isinstance(fetched, SourceError):
+                    self._answered_s = time.monotonic()
+                wanted.done(fetched)
+            elif not waits_s or silent_tries <= isinstance(fetched, SourceSilent):
+                wanted.done(self._given_up(wanted, fetched))
+            else:
+                # It waits in a thread of its own: whoever answered us has others to answer.
+                left = silent_tries - isinstance(fetched, SourceSilent)
+                threading.Thread(target=try_again, args=[left], name="retry", daemon=True).start()
 
-        def try_again() -> None:
+        def try_again(silent_tries: int) -> None:
             self.sleep(waits_s[0])
-            self._try(info, done, waits_s[1:])
+            self._try(wanted, waits_s[1:], silent_tries)
 
-        self.inner.start(info, answered)
+        self.inner.start(wanted.info, answered)
+
+    def _given_up(self, wanted: "_Wanted", busy: SourceBusy) -> StagerError:
+        if isinstance(busy, ObjectBusy) or self._answered_s > wanted.since_s:
+            return SampleError("unreadable", busy.message)
+        return busy
 
     def _scan_after(self, last: ObjectInfo | None, scanning: Scanning | None) -> Iterator[ObjectInfo]:
         """A scan is in key order, so a new one goes on where a broken one ended."""
@@ -65,3 +81,11 @@ class RetryingSource:
             return self.inner.scan(scanning)
         done = encode_key(last.key)
         return (info for info in self.inner.scan(scanning) if encode_key(info.key) > done)
+
+
+class _Wanted(NamedTuple):
+    """An object that is asked for, and since when."""
+
+    info: ObjectInfo
+    done: Callable[[Fetched], None]
+    since_s: float

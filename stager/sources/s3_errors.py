@@ -11,7 +11,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
+from stager.errors import (
+    SampleError,
+    SourceBusy,
+    SourceError,
+    SourceForbidden,
+    SourceNotFound,
+    SourceSilent,
+    StagerError,
+)
 
 
 class Verdict(NamedTuple):
@@ -84,7 +92,7 @@ _TABLE: Final[dict[str, Verdict]] = {
         "{endpoint} has a certificate we do not trust",
         "check endpoint_url; if the authority is your own, name its file in AWS_CA_BUNDLE",
     ),
-    "ReadTimeoutError TimeoutError": Verdict(SourceBusy, "{endpoint} stopped answering", _NETWORK_HINT),
+    "ReadTimeoutError TimeoutError": Verdict(SourceSilent, "{endpoint} stopped answering", _NETWORK_HINT),
     "HTTPClientError ConnectionError IncompleteReadError ResponseParserError HTTPError OSError": Verdict(
         SourceBusy, "the connection to {endpoint} broke", _NETWORK_HINT
     ),
