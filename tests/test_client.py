@@ -160,7 +160,7 @@ def test_a_hit_calls_nobody(here: Place, tmp_path: Path) -> None:
             assert_reads_right(data, right)
             assert data[0][1] == 0
         data.flush()
-        assert set(proxy.requests[1:]) == {"POST /v1/reports"}
+        assert set(proxy.requests[2:]) == {"POST /v1/reports"}
     assert sum(epoch["hits"] for epoch in counts_of(here, data)) == 3 * (COUNT + 1)
 
 
