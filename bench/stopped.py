@@ -54,7 +54,8 @@ for epoch in range(epochs):
     for _ in loader:
         waits.append(time.perf_counter() - asked_at)
         after = for_cpu_s()
-        rests.append(waits[-1] - max(after[path] - before.get(path, 0.0) for path in after))
+        queued = max(after[path] - before.get(path, 0.0) for path in after)
+        rests.append(max(waits[-1] - queued, 0.0))
         time.sleep(pause_s)
         before, asked_at = for_cpu_s(), time.perf_counter()
 print(json.dumps({"waits": waits, "rests": rests, "batches": len(loader), "at": time.monotonic()}))
