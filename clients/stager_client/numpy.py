@@ -36,12 +36,13 @@ class StagedArrays(Resumable):
         service: str | None = None,
         timeout_s: float = 300.0,
         skip_failed: bool = False,
+        check: str = "first",
         **options: Unpack[LoaderOptions],
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, subset_seed, per_class, fraction, where, split)
         check_rank(rank, world_size)
-        samples = StagedSamples(name, subset, service, timeout_s, skip_failed)
+        samples = StagedSamples(name, subset, service, timeout_s, skip_failed, check)
         self.classes = samples.classes
         self.loader = BatchLoader(samples, batch_size, ranks=lambda: (rank, world_size), **options)
 

@@ -29,6 +29,7 @@ class StagedDataset(Dataset[Sample]):
     Works in a plain DataLoader, forked or spawned. What is resident is read without a call to the service;
     what is not is asked for and waited for, at most `timeout_s`. `transform` gets the uint8 CHW tensor.
     With `skip_failed`, samples that are known not to be had are left out; else reading one raises.
+    A sample is compared with its checksum at its first read in a process, or, with check="always", at each.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class StagedDataset(Dataset[Sample]):
         service: str | None = None,
         timeout_s: float = 300.0,
         skip_failed: bool = False,
+        check: str = "first",
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, seed, per_class, fraction, where, split)
-        self.samples = StagedSamples(name, subset, service, timeout_s, skip_failed)
+        self.samples = StagedSamples(name, subset, service, timeout_s, skip_failed, check)
         self.transform, self.target_transform = transform, target_transform
         self.classes = self.samples.classes
         self.class_to_idx = self.samples.class_to_idx
