@@ -23,10 +23,12 @@ FOUND = {
     "listing: an object without its size": ("listing", b"<Size>1204</Size>", b""),
     "listing: an object without its key": ("listing", b"<Key>data/a/1.jpg</Key>", b""),
     "listing: less than nothing": ("listing", b"<Size>1204<", b"<Size>-1204<"),
+    "listing: two etags": ("listing", b"<ETag>&quot;9b2", b"<ETag>1</ETag><ETag>&quot;9b2"),
     "where: no UTF-8": ("where", b"cat", b"\xff"),
     "arrow: no JSON": ("arrow", b'"places":[', b'"places";['),
     "arrow: a part is missing": ("arrow", b'"places":[', b'"place!":['),
-    "arrow: no number": ("arrow", b'"places":[[', b'"places":[{'),
+    "arrow: no pair": ("arrow", b'"places":[[', b'"places":[{'),
+    "arrow: no numbers": ("arrow", b"[1832,3500]", b"[[],[]]"),
     "lmdb: a field without its shape": ("lmdb", b'"shape"', b'"shapf"'),
 }
 
