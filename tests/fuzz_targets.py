@@ -27,8 +27,8 @@ def files(pattern: str) -> list[Path]:
 
 def folder_for(target: Target) -> Path:
     """A folder in memory, for as long as the target is there."""
-    folder = tempfile.mkdtemp(prefix="stager-fuzz-", dir="/dev/shm")
-    weakref.finalize(target, shutil.rmtree, folder)
+    folder = tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm")
+    weakref.finalize(target, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 

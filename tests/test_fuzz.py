@@ -23,10 +23,13 @@ FOUND = {
     "listing: an object without its size": ("listing", b"<Size>1204</Size>", b""),
     "listing: an object without its key": ("listing", b"<Key>data/a/1.jpg</Key>", b""),
     "listing: less than nothing": ("listing", b"<Size>1204<", b"<Size>-1204<"),
+    "listing: two etags": ("listing", b'<ETag>"abc"<', b'<ETag>"ab"</ETag><ETag>"abc"<'),
     "where: no UTF-8": ("where", b"cat", b"\xff"),
     "arrow: no JSON": ("arrow", b'"places":[', b'"places";['),
     "arrow: a part is missing": ("arrow", b'"places":[', b'"place!":['),
-    "arrow: no number": ("arrow", b'"places":[[', b'"places":[{'),
+    "arrow: no pair": ("arrow", b'"places":[[', b'"places":[{'),
+    "arrow: no numbers": ("arrow", b"[1832,3500]", b"[[],[]]"),
+    "arrow: far behind its end": ("arrow", b"[1664,54]", b"[99999999999999999999,54]"),
     "lmdb: a field without its shape": ("lmdb", b'"shape"', b'"shapf"'),
 }
 

@@ -30,6 +30,8 @@ class OpenShard(ABC):
             envelope, self._parts = self._read_envelope()
             self.header = envelope.header
             self.checksums = envelope.checksums
+            for place in self._parts:
+                file.check(*place)
             self._take_parts()
 
     def __len__(self) -> int:

@@ -5,6 +5,7 @@ and both libraries can end the process on one flipped bit: pyarrow by SIGSEGV, L
 """
 
 import json
+import operator
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ def read_trailer(file: ShardFile, end: int) -> tuple[dict[str, Any], list[Place]
     if _checksum(head, text, tail[: _TAIL.size], foot) != checksum:
         raise ShardCorrupt(f"{path}: the trailer does not match its checksum")
     metadata = json.loads(text)
-    return metadata, [(at, size) for at, size in metadata["places"]]
+    return metadata, [(operator.index(at), operator.index(size)) for at, size in metadata["places"]]
 
 
 def _checksum(*parts: bytes) -> int:

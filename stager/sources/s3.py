@@ -50,7 +50,6 @@ class Limits:
 
 
 LIMITS: Final = Limits()
-LISTED: Final = frozenset(("Key", "ETag", "Size"))
 CONNECTIONS: Final = 64  # kept open to one server
 WITNESS_BYTES_MAX: Final = 16 << 20  # of an object that is only read to learn what etags are
 _LISTING_HINT: Final = "check the server at endpoint_url and its proxies; what is staged stays"
@@ -140,9 +139,9 @@ class BotoSource:
             page = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix, **where)
         except (ValueError, TypeError) as error:  # what botocore's parser lets out if a number is none
             raise ResponseParserError(f"no listing: {error}") from error
-        if not all(item.keys() >= LISTED and item["Size"] >= 0 for item in page.get("Contents", ())):
+        if not all(map(_is_whole, page.get("Contents", ()))):
             raise SourceError(f"{self.url}: an object is listed without its key, etag or size", _LISTING_HINT)
-        if not all("Prefix" in folder for folder in page.get("CommonPrefixes", ())):
+        if not all(type(folder.get("Prefix")) is str for folder in page.get("CommonPrefixes", ())):
             raise SourceError(f"{self.url}: a folder is listed without its name", _LISTING_HINT)
         return page
 
@@ -179,6 +178,12 @@ class BotoSource:
                 f"{self.endpoint}: this is no endpoint_url",
                 hint="write it as http://host:port or https://host",
             ) from None
+
+
+def _is_whole(item: Mapping[str, Any]) -> bool:
+    """Whether all that we need of an object is there once: what is there twice, botocore has as a list."""
+    size = item.get("Size")
+    return type(item.get("Key")) is type(item.get("ETag")) is str and type(size) is int and size >= 0
 
 
 def split_url(url: str) -> tuple[str, str]:
