@@ -100,11 +100,11 @@ class Dataset:
 class Cache:
     """The owner's view. Not for several threads; readers need none of it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, what: str = "a command") -> None:
         self.directory = config.cache_dir
         self.scratch = self.directory / "scratch"
         self.memory_bytes = config.memory.of(0)
-        self._lock_fd = claim(self.directory)
+        self._lock_fd = claim(self.directory, what)
         try:
             self.catalog = self._open_catalog()
             self.catalog.prune()
