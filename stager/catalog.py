@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stager.claim import make_private
 from stager.counts import Counts
 from stager.errors import CacheError, NoSpace
 from stager.model import Numbers
@@ -37,6 +38,7 @@ class Catalog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        make_private(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._open(path)
@@ -52,6 +54,7 @@ class Catalog:
             raise
 
     def _open(self, path: Path) -> None:
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # no -shm, on which others could hold locks
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")  # NORMAL loses what was acknowledged at a power cut
         self._db.execute("PRAGMA foreign_keys = ON")
