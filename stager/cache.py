@@ -76,13 +76,14 @@ _DAMAGED: Final = (CatalogBroken, *DAMAGE, ValueError, KeyError, TypeError, Attr
 class Cache:
     """The owner's view. Not for several threads; readers need none of it."""
 
-    def __init__(self, config: Config, clock: Clock = SYSTEM) -> None:
+    def __init__(self, config: Config, what: str = "a command", clock: Clock = SYSTEM) -> None:
+        """`what`: who we are, for others who want the cache."""
         self.clock = clock
         self.directory = config.cache_dir
         self.scratch = self.directory / "scratch"
         self.memory_bytes = config.memory.of(0)
         self._config = config
-        self._lock_fd = claim(self.directory)
+        self._lock_fd = claim(self.directory, what)
         try:
             self.catalog = open_catalog(self.directory, self.scratch, clock)
             try:

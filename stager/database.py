@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import xxhash
 
+from stager.claim import make_private
 from stager.clock import SYSTEM, Clock
 from stager.errors import CacheError, NoSpace
 from stager.schema import SCHEMA, SCHEMA_VERSION
@@ -43,6 +44,7 @@ class Database:
     def __init__(self, path: Path, clock: Clock = SYSTEM, is_new: bool = False) -> None:
         """`is_new`: make the file. One that is there already has tables, or it is damaged."""
         self._path, self._clock = path, clock
+        make_private(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._open(path, is_new)
@@ -57,6 +59,7 @@ class Database:
             raise
 
     def _open(self, path: Path, is_new: bool) -> None:
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # no -shm, on which others could hold locks
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")  # NORMAL loses what was acknowledged at a power cut
         self._db.execute("PRAGMA foreign_keys = ON")

@@ -74,7 +74,11 @@ class CacheError(StagerError):
 
 
 class CacheOwned(CacheError):
-    pass
+    """`pid` and `what` (the command, or "service") are as the owner says."""
+
+    def __init__(self, message: str, hint: str = "", pid: str = "", what: str = "") -> None:
+        super().__init__(message, hint)
+        self.pid, self.what = pid, what
 
 
 class NoSpace(CacheError):

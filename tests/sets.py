@@ -1,11 +1,13 @@
 """Data sets for end-to-end tests: their tables in the config, and what is staged of them."""
 
 import json
+import shutil
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +68,25 @@ def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
 
 
 def ask_catalog(place: Place, query: str) -> list[Any]:
-    """What the catalog has on record; a command would take a second to tell."""
-    with closing(sqlite3.connect(place.cache / "catalog.db")) as catalog:
-        return catalog.execute(query).fetchall()
+    """What the catalog has on record; a command would take a second to tell.
+
+    Its owner lets nobody else open it, so a copy is asked: of a moment at which nothing was written.
+    """
+    files = [place.cache / name for name in ("catalog.db", "catalog.db-wal")]
+
+    def written() -> list[tuple[int, int]]:
+        seen = [path.stat() for path in files if path.exists()]
+        return [(about.st_mtime_ns, about.st_size) for about in seen]
+
+    with tempfile.TemporaryDirectory() as directory:
+        before: list[tuple[int, int]] = []
+        while before != written():
+            before = written()
+            for path in files:
+                with suppress(FileNotFoundError):
+                    shutil.copy(path, directory)
+        with closing(sqlite3.connect(Path(directory) / "catalog.db")) as catalog:
+            return catalog.execute(query).fetchall()
 
 
 def origin_reads(place: Place) -> int:

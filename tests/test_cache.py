@@ -3,9 +3,11 @@
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -235,9 +237,39 @@ def test_a_directory_with_other_peoples_files_is_not_taken_for_a_cache(tmp_path:
 
 def test_a_cache_of_another_version_is_left_alone(tmp_path: Path) -> None:
     Cache(config_of(tmp_path)).close()
-    (tmp_path / "cache/CACHE").write_text("stager cache 2\n")
-    with pytest.raises(CacheError, match="another version"):
+    catalog = tmp_path / "cache/catalog.db"
+    with closing(sqlite3.connect(catalog)) as newer:
+        newer.execute("CREATE TABLE tomorrow (x)")
+        newer.execute("PRAGMA user_version = 9")
+    before = catalog.read_bytes()
+    with pytest.raises(CacheError, match="has version 9, this stager knows"):
         Cache(config_of(tmp_path))
+    assert catalog.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "marker", [b"", b"stager cache 3\n", b"stAger cache 1\n", b"\xff\xfe", b"stager cache 1"]
+)
+def test_a_marker_that_a_power_cut_left_empty_or_a_flipped_bit_is_written_anew(
+    tmp_path: Path, marker: bytes
+) -> None:
+    cache = Cache(config_of(tmp_path))
+    stage(cache, scan(cache, KEYS), [1, 2])
+    cache.close()
+    (tmp_path / "cache/CACHE").write_bytes(marker)
+    again = Cache(config_of(tmp_path))
+    assert again.datasets["data"].resident().tolist() == [1, 2]
+    assert (tmp_path / "cache/CACHE").read_bytes() == b"stager cache 1\n"
+    again.close()
+
+
+def test_a_damaged_marker_does_not_make_other_peoples_files_ours(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/CACHE").write_bytes(b"")
+    (tmp_path / "cache/thesis.tex").write_text("...")
+    with pytest.raises(CacheError, match="not a stager cache"):
+        Cache(config_of(tmp_path))
+    assert (tmp_path / "cache/CACHE").read_bytes() == b""
 
 
 def test_what_is_over_capacity_or_would_eat_the_reserve_is_refused(tmp_path: Path) -> None:

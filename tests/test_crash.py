@@ -7,12 +7,10 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,7 +21,7 @@ from countingproxy import CountingProxy, counting_proxy
 from making import image_folder, jpeg
 from running import Place
 from s3server import S3Server
-from sets import shard_files, staged, table, wait_for
+from sets import ask_catalog, shard_files, staged, table, wait_for
 from stager.control import Service
 
 CRASHES = int(os.environ.get("STAGER_CRASHES", "5"))
@@ -56,14 +54,12 @@ def wait_for_objects(proxy: CountingProxy, count: int) -> None:
 
 
 def unfinished_jobs(place: Place) -> int:
-    with closing(sqlite3.connect(place.cache / "catalog.db")) as catalog:
-        return int(catalog.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0])
+    return int(ask_catalog(place, "SELECT count(*) FROM jobs WHERE state = 'queued'")[0][0])
 
 
 def recorded(place: Place) -> set[int]:
     """The samples that the catalog has."""
-    with closing(sqlite3.connect(place.cache / "catalog.db")) as catalog:
-        blobs = catalog.execute("SELECT samples FROM shards").fetchall()
+    blobs = ask_catalog(place, "SELECT samples FROM shards")
     return {int(number) for (blob,) in blobs for number in np.frombuffer(blob, "<u4")}
 
 

@@ -25,6 +25,8 @@ def main() -> None:
         if error.hint:
             print(f"  try: {error.hint}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # before there was anything to stop
+        sys.exit(0)
     except ModuleNotFoundError as error:
         print(f"stager: the service needs {error.name}", file=sys.stderr)
         print("  try: pip install 'stager[service]'", file=sys.stderr)

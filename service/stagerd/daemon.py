@@ -15,9 +15,10 @@ import uvicorn
 
 from stager import __version__
 from stager.cache import Cache
+from stager.claim import SERVICE
 from stager.config import Config
 from stager.control import Service
-from stager.errors import CacheError, NoService, ServiceSilent, StagerError
+from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent, StagerError
 from stager.owner import Owner
 from stagerd import notify
 from stagerd.api import make_app
@@ -26,6 +27,8 @@ from stagerd.peer import PeerProtocol
 log = logging.getLogger("stager")
 
 TICK_S: Final = 0.2
+OWNED_LOOK_S: Final = 0.5  # between looks whether a command that owns the cache has ended
+START_S: Final = 30.0  # a start takes no longer, once the cache is ours
 GRACE_S: Final = 5  # for requests that are under way when we stop
 
 
@@ -66,7 +69,7 @@ class Loop(threading.Thread):
 
 def run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT."""
-    cache = Cache(config)
+    cache = _own(config)
     try:
         listener = _listen(config.socket)
     except BaseException:
@@ -113,6 +116,23 @@ def run(config: Config) -> None:
         raise StagerError(
             f"the service's loop failed: {loop.failed}", hint="see the log above, and report it"
         )
+
+
+def _own(config: Config) -> Cache:
+    """The cache, once it is ours. A command that has it ends by itself: wait. Another service does not."""
+    waits_for = ""
+    while True:
+        try:
+            return Cache(config, SERVICE)
+        except CacheOwned as owned:
+            if owned.what == SERVICE:
+                raise
+            told = f"waiting for process {owned.pid} ({owned.what}) to end"
+            if told != waits_for:
+                log.info("%s cache=%s", told, config.cache_dir)
+                waits_for = told
+            notify.still_starting(told, OWNED_LOOK_S + START_S)
+            time.sleep(OWNED_LOOK_S)
 
 
 class _Server(uvicorn.Server):

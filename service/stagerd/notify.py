@@ -1,4 +1,4 @@
-"""What systemd is told: READY, STATUS, WATCHDOG, STOPPING. Without systemd every call does nothing.
+"""What systemd is told: READY, STATUS, EXTEND_TIMEOUT, WATCHDOG, STOPPING. Without systemd: nothing.
 
 The protocol is one datagram a message to the socket $NOTIFY_SOCKET names. A message that cannot be
 sent is dropped: a service that works must not fail because its manager is slow to listen.
@@ -19,6 +19,11 @@ def ready(status: str = "") -> None:
 def status(text: str) -> None:
     """The line `systemctl status` shows."""
     _send(*_status(text))
+
+
+def still_starting(text: str, seconds: float) -> None:
+    """The start takes so long more, and why: systemd waits for it."""
+    _send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}", *_status(text))
 
 
 def watchdog() -> None:

@@ -1,20 +1,23 @@
 """Whom a verb asks: the service if one answers, else the cache itself, under its lock."""
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from stager.claim import SERVICE
 from stager.config import Config
 from stager.control import Service, find_socket
 from stager.dataset import DatasetSpec
-from stager.errors import CacheError, NoService, ServiceSilent
+from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent
 from stager.job import Request
 from stager.subset import Subset
 
 HELLO_S = 4.0  # within which a service says that it is there; one that is busy takes a second or two
 AWAY_S = 60.0  # how long a command waits for a service that went away under it
+STARTING_S = 10.0  # and for one that has the cache, but does not answer yet
 LOOK_FIRST_S, LOOK_EVERY_S = (
     0.05,
     0.4,
@@ -133,7 +136,7 @@ class Local:
         from stager.owner import Owner
 
         self._config = config
-        self._owner = Owner(Cache(config))
+        self._owner = Owner(Cache(config, " ".join(["stager", *sys.argv[1:]])))
         self._has_scanned = False
 
     def close(self) -> None:
@@ -210,18 +213,33 @@ def open_target(config: Config) -> Iterator[Target]:
     except ServiceSilent:
         raise
     except NoService:
-        local = Local(config)
         try:
-            yield local
-        finally:
-            local.close()
-        return
+            local = Local(config)
+        except CacheOwned as owned:
+            about = _when_started(service, owned)
+        else:
+            try:
+                yield local
+            finally:
+                local.close()
+            return
     if config.path is not None and Path(about["cache_dir"]) != config.cache_dir:
         raise CacheError(
             f"the service at {service.path} keeps {about['cache_dir']}, the config says {config.cache_dir}",
             hint="set [service] socket to another path for another cache",
         )
     yield Remote(service)
+
+
+def _when_started(service: Service, owned: CacheOwned) -> dict[str, Any]:
+    """What a service says of itself that has the cache, but did not answer yet: it may be starting."""
+    deadline = time.monotonic() + STARTING_S
+    while owned.what == SERVICE and time.monotonic() < deadline:
+        try:
+            return dict(service.get("/status", timeout_s=10)["service"])
+        except NoService:
+            time.sleep(LOOK_EVERY_S)
+    raise owned
 
 
 def batches(items: list[Any], size: int) -> Iterable[list[Any]]:
