@@ -172,6 +172,7 @@ class Cache:
         assert self.fits(spec, scan), "its numbers are of another list"
         directory = datasets_dir(self.directory) / spec.name
         (directory / "shards").mkdir(parents=True, exist_ok=True)
+        fsync_path(directory.parent)
         before, known = self.known(spec.name), self.datasets.get(spec.name)
         joins = scan.read_joins()
         moved = joins.moved

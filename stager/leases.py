@@ -41,7 +41,10 @@ class Leases:
             raise UsageError(f"{LEASES_MOST} readers are open", hint="close some of them")
         row = LeaseRow(session, dataset, manifest, pid, self._began(pid) if pid > 0 else 0)
         self._heard[session] = self._clock.now()
-        if self._by_session.get(session) != row:
+        known = self._by_session.get(session)
+        if known is not None and known.began and self._is_alive(known):
+            return  # a worker of the process that opened it speaks for it
+        if known != row:
             self._by_session[session] = row
             self._catalog.put_lease(row)
 
