@@ -17,7 +17,9 @@ from making import image_folder
 from running import Place
 from sets import flip_a_bit, shard_files
 from stager import native
+from stager.dataset import index_path
 from stager.errors import UsageError
+from stager.index import FAILED, IndexWriter
 from stager.order import epoch_order
 from stager_client.buffers import BufferPool
 from stager_client.numpy import StagedArrays
@@ -204,6 +206,27 @@ def test_a_state_is_three_integers_and_a_digest_and_fits_only_its_data(
     other = StagedLoader(StagedDataset("data", classes=2), 8, shuffle=True)
     with pytest.raises(UsageError, match="other data"):
         other.load_state_dict(state)
+
+
+def test_a_state_is_of_the_very_samples_that_were_read(place: Place, data: StagedDataset) -> None:
+    """With skip_failed there may be as many samples as before, and others."""
+    record = data.samples.reader.record
+    path = index_path(data.samples.reader.directory, record.recipe, record.lineage)
+    index = IndexWriter(path, len(data.samples.reader.index.words), record.lineage, record.recipe)
+    words = index.words.copy()
+    states = []
+    try:
+        for failed in (3, 5, 3):
+            index.publish(np.arange(len(words)), words)
+            index.publish(np.asarray([failed]), np.asarray([FAILED]))
+            loader = StagedLoader(StagedDataset("data", skip_failed=True), 8, shuffle=True)
+            assert len(loader.loader.samples) == SAMPLES - 1
+            states.append((loader, loader.state_dict()))
+    finally:
+        index.publish(np.arange(len(words)), words)
+    states[0][0].load_state_dict(states[2][1])
+    with pytest.raises(UsageError, match="other data"):
+        states[0][0].load_state_dict(states[1][1])
 
 
 def test_a_loop_that_breaks_starts_the_epoch_anew_and_leaves_no_thread(data: StagedDataset) -> None:
