@@ -58,6 +58,10 @@ class PrefetchBody(Strict):
     stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
 
 
+class CancelBody(Strict):
+    finish: bool = Field(False, description="it ends once the shards that are under way for it are in")
+
+
 class WantBody(Strict):
     manifest: str
     samples: list[Number] = Field(max_length=WANT_SAMPLES_MAX)
