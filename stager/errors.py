@@ -41,6 +41,8 @@ REASONS: Final[dict[str, bool]] = {
     "unreadable": True,  # the source failed while we read it
 }
 
+DONE_IN_PART: Final = 3  # the exit code of what was done in part, or stopped by Ctrl-C
+
 
 class StagerError(Exception):
     """One line that says what and where, and a hint that says what to try."""

@@ -76,6 +76,7 @@ class Job:
     bytes: int = 0
     plan: Plan | None = None
     error: StagerError | None = None
+    stops: bool = False  # it was cancelled, and what is under way for it is still to come
     paused: StagerError | None = None  # while there is no room: why
     left_out: str = ""  # what the scan passed by, and why
     changed: Mapping[str, Any] | None = None  # what was staged before and does not count any more, and why

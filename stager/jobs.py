@@ -76,9 +76,14 @@ class Jobs:
         self.by_id[job.id] = job
         return job
 
-    def cancel(self, job: Job) -> None:
-        """End a job. What it staged stays."""
-        if not job.ended:
+    def cancel(self, job: Job, finish: bool = False) -> None:
+        """End a job; with `finish`, once the shards under way for it are in. What it staged stays."""
+        if job.ended:
+            return
+        job.stops = finish
+        if finish and job.dataset is not None:
+            self._settle(job)
+        else:
             self.end(job, "cancelled")
 
     def stop(self) -> None:
@@ -233,7 +238,12 @@ class Jobs:
     def next_piece(self) -> Piece | None:
         """The next samples of the oldest job that has any and room for them."""
         for job in self._open():
-            if job.state != "staging" or job.dataset is None or not self._has_room(job, job.dataset):
+            if (
+                job.state != "staging"
+                or job.stops
+                or job.dataset is None
+                or not self._has_room(job, job.dataset)
+            ):
                 continue
             count = self._tasks.samples_that_fit(job.dataset, job.shard_samples)
             samples = job.take(count, partial(self._is_cared_for, job.dataset))
@@ -274,7 +284,12 @@ class Jobs:
 
     def _settle(self, job: Job) -> None:
         """End a job that waits for nothing more."""
-        if not job.ended and job.plan is not None and not job.waiting.any():
+        if job.stops and job.dataset is not None:
+            waiting = np.flatnonzero(job.waiting)
+            job.waiting[waiting[~self._is_cared_for(job.dataset, waiting)]] = False
+            if not job.ended and not job.waiting.any():
+                self.end(job, "cancelled")
+        elif not job.ended and job.plan is not None and not job.waiting.any():
             self.end(job, "done")
 
     # Small facts

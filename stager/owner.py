@@ -167,9 +167,9 @@ class Owner:
             raise UsageError(f"there is no job {job_id}", hint="stager status lists the jobs")
         return value
 
-    def cancel(self, job_id: int) -> dict[str, Any]:
+    def cancel(self, job_id: int, finish: bool = False) -> dict[str, Any]:
         if job_id in self.staging.jobs.by_id:
-            self.staging.jobs.cancel(self.staging.jobs.by_id[job_id])
+            self.staging.jobs.cancel(self.staging.jobs.by_id[job_id], finish)
         return self.job(job_id)
 
     def job_json(self, job: Job) -> dict[str, Any]:

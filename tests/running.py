@@ -20,7 +20,7 @@ START_S = 60.0
 WITH_CTRL_C = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from stager.cli import main
+from stager.__main__ import main
 main()
 """
 

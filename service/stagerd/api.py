@@ -27,6 +27,7 @@ from stager.recipes import check_recipe
 from stager.sessions import Reading, Session
 from stager.subset import Subset, draw
 from stagerd.bodies import (
+    CancelBody,
     HelloBody,
     OrderBody,
     PinBody,
@@ -244,8 +245,8 @@ def _add_work(app: FastAPI, owner: Owner, config: Config, users: Users, ask: Ask
         return await ask(lambda: owner.job(job))
 
     @app.post("/v1/jobs/{job}/cancel")
-    async def cancel(job: JobId) -> dict[str, Any]:
-        return await ask(lambda: owner.cancel(job))
+    async def cancel(job: JobId, body: CancelBody | None = None) -> dict[str, Any]:
+        return await ask(lambda: owner.cancel(job, body is not None and body.finish))
 
     @app.get("/v1/shards")
     async def shards() -> list[dict[str, Any]]:

@@ -59,6 +59,10 @@ class PrefetchBody(Strict):
     stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
 
 
+class CancelBody(Strict):
+    finish: bool = Field(False, description="it ends once the shards that are under way for it are in")
+
+
 class VersionBody(Strict):
     """What a reader has open: a recipe, and the list that its sample numbers are of."""
 

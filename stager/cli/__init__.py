@@ -11,6 +11,7 @@ from stager.cli.app import app, show_error
 from stager.errors import StagerError, UsageError
 from stager.text import shown
 
+TYPER_STOPPED = 130  # what typer makes of a Ctrl-C that no verb has taken
 # What typer raises for a command line that makes no sense. It is click's, or that of its own copy of click.
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -35,7 +36,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names need not be UTF-8
     try:
-        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="stager", standalone_mode=False))
+        code = app(sys.argv[1:] or ["--help"], prog_name="stager", standalone_mode=False)
+        if code == TYPER_STOPPED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except StagerError as error:
         show_error(error)
         sys.exit(error.exit_code)
@@ -44,6 +48,8 @@ def main() -> None:
         said = getattr(error, "format_message", error.__str__)()
         show_error(UsageError(" ".join(said.split()), hint=f"{where} --help"))
         sys.exit(UsageError.exit_code)
+    except typer.Abort:
+        raise KeyboardInterrupt from None  # it was one
     except BrokenPipeError:
         sys.exit(1)  # `stager ls | head`
 

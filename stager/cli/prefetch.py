@@ -1,5 +1,6 @@
 """stager prefetch: stage a subset, with a plan before and progress on the way."""
 
+import signal
 import sys
 import time
 from types import TracebackType
@@ -30,12 +31,13 @@ from stager.cli.app import (
 )
 from stager.cli.target import Target, open_target
 from stager.config import FORMATS, load_config
-from stager.errors import StagerError, UsageError, nearest
+from stager.errors import DONE_IN_PART, StagerError, UsageError, nearest
+from stager.job import ENDED
 from stager.plan import say_plan, say_seconds
 from stager.ready import say_ready
 
 PLAIN_EVERY_S = 2.0
-DONE_IN_PART = 3
+STOP_S = 5.0  # for shards that are under way at a Ctrl-C
 
 
 @app.command()
@@ -111,6 +113,8 @@ def prefetch(
             raise errors.NoService(
                 f"{flag} needs the service, and none answers", hint=f"stager serve, or no {flag}"
             )
+        if target.is_service:  # a Ctrl-C meanwhile would leave a job behind that nobody knows of
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         job = target.prefetch(None if spec else dataset, spec, subset, shard_format, "plan" if plan else "")
         if detach:
             print_json({"job": job["id"]}) if as_json else say(f"job {job['id']}: see stager status")
@@ -122,19 +126,33 @@ def prefetch(
 def _follow(target: Target, job: dict[str, Any], as_json: bool, until_ready: bool) -> int:
     """Show a job until it ends, or until a reader can start; return the exit code."""
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         with _Progress() as progress:
-            while job["state"] not in ("done", "failed", "cancelled"):
+            while job["state"] not in ENDED:
                 job = target.job(job["id"])
                 progress.show(job)
                 if until_ready and job["state"] == "staging" and job["ready"]["in_s"] == 0:
                     break
     except KeyboardInterrupt:
-        job = target.cancel(job["id"])
-        warn(f"\nstopped: {job['staged']:,} samples were staged and stay; run it again to go on")
-        return DONE_IN_PART
+        return _stop(target, job["id"])
     if job["state"] == "staging":
         return _tell_ready(job, as_json)
     return _tell(job, as_json)
+
+
+def _stop(target: Target, number: int) -> int:
+    """End a job: what is under way for it is waited for, but not for long, and not after another Ctrl-C."""
+    warn("stopping: shards that are under way are finished (Ctrl-C again: at once)")
+    deadline = time.monotonic() + STOP_S
+    try:
+        job = target.cancel(number, finish=True)
+        while job["state"] not in ENDED and time.monotonic() < deadline:
+            job = target.job(number)
+    except KeyboardInterrupt:
+        pass
+    job = target.cancel(number, finish=False)
+    warn(f"stopped: {job['staged']:,} samples were staged and stay; run it again to go on")
+    return DONE_IN_PART
 
 
 def _tell_ready(job: dict[str, Any], as_json: bool) -> int:

@@ -42,7 +42,7 @@ class Target(Protocol):
         self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
     ) -> dict[str, Any]: ...
     def job(self, job: int) -> dict[str, Any]: ...
-    def cancel(self, job: int) -> dict[str, Any]: ...
+    def cancel(self, job: int, finish: bool) -> dict[str, Any]: ...
     def shards(self) -> list[dict[str, Any]]: ...
     def problems(self) -> list[str]: ...
     def verify(self, shards: list[int]) -> list[dict[str, Any]]: ...
@@ -110,8 +110,8 @@ class Remote:
                 if time.monotonic() > deadline:
                     raise
 
-    def cancel(self, job: int) -> dict[str, Any]:
-        return self._service.post(f"/jobs/{job}/cancel", None)  # type: ignore[no-any-return]
+    def cancel(self, job: int, finish: bool) -> dict[str, Any]:
+        return self._service.post(f"/jobs/{job}/cancel", {"finish": finish})  # type: ignore[no-any-return]
 
     def shards(self) -> list[dict[str, Any]]:
         return self._service.get("/shards")  # type: ignore[no-any-return]
@@ -183,8 +183,8 @@ class Local:
         self._owner.staging.step(0.1)
         return self._owner.job(job)
 
-    def cancel(self, job: int) -> dict[str, Any]:
-        return self._owner.cancel(job)
+    def cancel(self, job: int, finish: bool) -> dict[str, Any]:
+        return self._owner.cancel(job, finish)
 
     def shards(self) -> list[dict[str, Any]]:
         return self._owner.shard_paths()
