@@ -9,7 +9,7 @@ from PIL import Image
 
 from stager.layouts import LAYOUTS
 from stager.manifest import Manifest
-from stager.model import ObjectInfo, encode_key
+from stager.model import Layout, ObjectInfo, encode_key
 from stager.records import Records, read_segment
 from stager.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 
@@ -21,9 +21,14 @@ def manifest_of(path: Path, keys: Iterable[str], sizes: Mapping[str, int] | None
     return scanned(path, infos)
 
 
-def scanned(path: Path, infos: Iterable[ObjectInfo], known: Known = NOTHING_KNOWN) -> Manifest:
+def scanned(
+    path: Path,
+    infos: Iterable[ObjectInfo],
+    known: Known = NOTHING_KNOWN,
+    layout: Layout = LAYOUTS["folder"],
+) -> Manifest:
     """The manifest of these objects, after what is known, with the records that go with it."""
-    write_manifest(path, LAYOUTS["folder"], infos, known)
+    write_manifest(path, layout, infos, known)
     records = Records("0" * 32, (), ()) if known.relist else known.records
     if Scan(path).segment.exists():
         records = records.plus(Scan(path).segment.name, read_segment(Scan(path).segment))

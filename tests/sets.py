@@ -36,6 +36,14 @@ def table(name: str, source: Path | str, recipe: str = CROP, **access: str | boo
     return f"[datasets.{name}]\n{lines}[datasets.{name}.recipe]\n{recipe}\n"
 
 
+def manifest_at(place: Place, name: str) -> Manifest:
+    """The newest manifest of a data set."""
+    directory = place.cache / "datasets" / name
+    record = DatasetRecord.read(directory)
+    records = Records.open(directory, record.lineage, record.segments)
+    return Manifest.open(manifest_path(directory, record.manifest, record.lineage), records)
+
+
 def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
     """The pixels of every sample that is resident, by key, each checked against its checksum.
 
@@ -45,8 +53,8 @@ def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
     if not (directory / "dataset.json").exists():
         return {}
     record = DatasetRecord.read(directory)
-    records = Records.open(directory, record.lineage, record.segments)
-    manifest = Manifest.open(manifest_path(directory, record.manifest, record.lineage), records)
+    manifest = manifest_at(place, name)
+    records = manifest.records
     path = index_path(directory, record.recipe, record.lineage)
     index = IndexReader(path, record.lineage, record.recipe)
     words = index.words.copy()

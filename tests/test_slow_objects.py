@@ -9,12 +9,10 @@ import pytest
 import faultserver as fault
 from contracts import read
 from faultserver import BUCKET, FaultServer
-from making import jpeg
+from making import jpeg, scanned
 from running import Place
 from sets import staged, table
 from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceSilent
-from stager.layouts import LAYOUTS
-from stager.manifest import Manifest, write_manifest
 from stager.model import Fetched, ObjectInfo, Scanning
 from stager.recipes import open_recipe
 from stager.shards import FORMATS
@@ -160,11 +158,11 @@ class HangingImages:
 def test_a_shard_tells_that_it_goes_on_while_an_object_hangs_and_keeps_the_others(tmp_path: Path) -> None:
     images = HangingImages("c/03.jpg")
     source = RetryingSource(ThreadedSource(images, read_s=3.5), sleep=lambda _: None)
-    write_manifest(tmp_path / "m", LAYOUTS["folder"], images.scan())
+    manifest = scanned(tmp_path / "m", images.scan())
     told: list[int] = []
     built = build_shard(
         tmp_path / "shard", FORMATS["arrow"], "d", source, open_recipe({"crop": 32}),
-        Manifest.open(tmp_path / "m"), list(range(8)), Pools(2), told.append,
+        manifest.digest, manifest.records, list(range(8)), Pools(2), told.append,
     )  # fmt: skip
     images.let_go.set()
     assert sorted(built.samples) == [0, 1, 2, 4, 5, 6, 7]
@@ -186,11 +184,11 @@ class NeverAnswering:
 def test_nobody_says_for_ever_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stager.stage.FETCH_PATIENCE_S", 2.5)
     source = NeverAnswering()
-    write_manifest(tmp_path / "m", LAYOUTS["folder"], source.scan())
+    manifest = scanned(tmp_path / "m", source.scan())
     told: list[int] = []
     arguments = (
         None, FORMATS["arrow"], "d", source, open_recipe({"crop": 32}),
-        Manifest.open(tmp_path / "m"), [0], Pools(1), told.append,
+        manifest.digest, manifest.records, [0], Pools(1), told.append,
     )  # fmt: skip
     threading.Thread(target=build_shard, args=arguments, daemon=True).start()
     threading.Event().wait(8)

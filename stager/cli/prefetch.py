@@ -135,6 +135,8 @@ def _follow(target: Target, job: dict[str, Any], as_json: bool, until_ready: boo
                     break
     except KeyboardInterrupt:
         return _stop(target, job["id"])
+    if target.is_service and job["left_out"]:  # without one, its worker has said so
+        warn(f"note: {job['dataset']}: {job['left_out']}")
     if job["state"] == "staging":
         return _tell_ready(job, as_json)
     return _tell(job, as_json)
