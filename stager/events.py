@@ -3,6 +3,7 @@
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +16,10 @@ class Command:
 
     act: Callable[[], Any]
     answer: "Future[Any]"
+
+    def refuse(self, error: Exception) -> None:
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_exception(error)
 
     def run(self) -> None:
         if not self.answer.set_running_or_notify_cancel():
@@ -30,6 +35,7 @@ class Events:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._closed: Exception | None = None
 
     def put(self, event: object) -> None:
         self._queue.put(event)
@@ -38,7 +44,18 @@ class Events:
         """Have the loop do something; its answer comes with the future."""
         answer: Future[T] = Future()
         self._queue.put(Command(act, answer))
+        if self._closed is not None:
+            self.close(self._closed)
         return answer
+
+    def close(self, error: Exception) -> None:
+        """Nobody takes any more: whoever asks, or has asked, gets this error."""
+        self._closed = error
+        with suppress(queue.Empty):
+            while True:
+                event = self._queue.get_nowait()
+                if isinstance(event, Command):
+                    event.refuse(error)
 
     def take(self, timeout_s: float) -> Iterator[Any]:
         """What has come in, after waiting for the first of it."""

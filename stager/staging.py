@@ -43,6 +43,7 @@ STALE_EVERY_S: Final = 5.0  # rows that no version has which counts are looked f
 STOP_S: Final = 10.0
 OPEN_AHEAD: Final = 8  # sources; to open one of S3 takes a tenth of a second
 NONE: Final = np.zeros(0, dtype=np.int64)
+STOPPING: Final = NoService("the service is stopping", hint="start it again: stager serve")
 
 
 class Staging:
@@ -134,7 +135,7 @@ class Staging:
         deadline = self._clock.now() + STOP_S
         while len(self._disk) and self._clock.now() < deadline:
             self.step(0.1)
-        self._wants.fail_all(NoService("the service is stopping", hint="start it again: stager serve"))
+        self._wants.fail_all(STOPPING)
         self.jobs.stop()
         self._disk.stop()
         self._transients.close()

@@ -326,3 +326,12 @@ def test_arrays_that_are_open_stay_on_their_version_over_many_scans(world: World
                 raise
         world.change(range(epoch, COUNT, 9))
         world.prefetch()
+
+
+def test_a_miss_of_the_recipe_before_is_staged_by_that_recipe_after_a_restart(world: World) -> None:
+    world.prefetch("--where", "key like 'c0/%'")
+    data, version = StagedDataset("data", timeout_s=WAIT_S), world.source.version()
+    world.restart(CROP_B)
+    world.prefetch()
+    assert_as_opened(data, version)
+    assert len(StagedDataset("data", timeout_s=WAIT_S)[0][0][0]) != SIDE_A

@@ -182,7 +182,9 @@ def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
                 corrupt += samples if await asyncio.to_thread(problem_of, path, dead) else []
         answer = await ask(lambda: owner.readers.want(version, body.samples, corrupt, body.wait_s))
         told = await asyncio.wrap_future(answer)
-        return {**told, "failed": await ask(lambda: owner.readers.failed(version, told["failed"]))}
+        if told["failed"]:
+            told["failed"] = await ask(lambda: owner.readers.failed(version, told["failed"]))
+        return told
 
     @app.post("/v1/datasets/{name}/hello")
     async def hello(request: Request, name: str, body: HelloBody) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from stager.config import Config
 from stager.control import Service
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent, StagerError
 from stager.owner import Owner
+from stager.staging import STOPPING
 from stagerd import notify
 from stagerd.api import make_app
 from stagerd.peer import PeerProtocol
@@ -57,6 +58,8 @@ class Loop(threading.Thread):
             log.exception("loop failed")
             self.failed = error
             raise
+        finally:
+            self.owner.staging.events.close(STOPPING)  # or requests that come now would wait for ever
 
     def _tell_status(self) -> None:
         """One line for `systemctl status`, when it changes."""
