@@ -21,6 +21,7 @@ from stager.manifest import Manifest
 from stager.meter import Report, Totals
 from stager.model import Numbers, decode_key, pack_numbers
 from stager.ready import ready_json
+from stager.recipes import check_installed
 from stager.rows import ShardRow
 from stager.sessions import Reading, Session
 from stager.shards import FORMATS
@@ -158,6 +159,7 @@ class Owner:
     # Jobs
 
     def prefetch(self, request: Request) -> dict[str, Any]:
+        check_installed(request.spec.recipe)
         return self.job_json(self.staging.jobs.submit(request))
 
     def job(self, job_id: int) -> dict[str, Any]:
