@@ -11,6 +11,7 @@ StagerError                 what went wrong, and a hint: what to try
 │   ├── SourceNotFound      no such bucket or directory
 │   ├── SourceForbidden     credentials are missing, wrong or not enough
 │   └── SourceBusy          asked again it may answer: time-outs, 5xx, SlowDown
+├── NotReady                this machine lacks what a recipe needs
 ├── SampleError             one sample cannot be had; `reason` is from REASONS
 ├── ShardError              one shard cannot be read
 │   ├── ShardGone           there is no such file (any more)
@@ -36,6 +37,7 @@ REASONS: Final[dict[str, bool]] = {
     "changed": True,  # no longer the version that was listed
     "forbidden": True,  # listed, but not readable
     "unreadable": True,  # the source failed while we read it
+    "unprepared": True,  # this machine lacked what it takes: memory, most likely
 }
 
 DONE_IN_PART: Final = 3  # the exit code of what was done in part, or stopped by Ctrl-C
@@ -93,6 +95,10 @@ class SourceForbidden(SourceError):
 
 
 class SourceBusy(SourceError):
+    pass
+
+
+class NotReady(StagerError):
     pass
 
 

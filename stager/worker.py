@@ -26,7 +26,7 @@ from stager.errors import known_error
 from stager.layouts import LAYOUTS
 from stager.manifest import Manifest, write_manifest
 from stager.model import Recipe, Source, canonical_json
-from stager.recipes import open_recipe
+from stager.recipes import check_ready, open_recipe
 from stager.recipes.resize import resizer_name
 from stager.shards import FORMATS
 from stager.sources import open_source
@@ -98,6 +98,7 @@ class Worker:
 
         scratch = Path(task["scratch"]) if task["scratch"] else None
         try:
+            check_ready(spec.recipe)
             source, recipe = self._opened(spec)
             if scratch is not None:
                 check_free(scratch.parent, task["free_before"])
