@@ -331,9 +331,10 @@ class Cache:
         numbers = np.asarray([row[0] for row in rows], dtype=np.int64)
         dataset.index.publish(numbers, np.full(len(numbers), FAILED, dtype=np.uint64))
 
-    def forgive(self, dataset: Dataset, samples: Numbers) -> None:
-        """Forget failures that asking again could mend."""
-        mendable = [f.sample for f in self.catalog.failures(dataset.id) if REASONS[f.reason]]
+    def forgive(self, dataset: Dataset, samples: Numbers, everything: bool = False) -> None:
+        """Forget failures that asking again could mend, or all."""
+        failures = self.catalog.failures(dataset.id)
+        mendable = [f.sample for f in failures if everything or REASONS[f.reason]]
         again = np.intersect1d(np.asarray(mendable, dtype=np.int64), samples)
         if len(again):
             self.catalog.remove_failures(dataset.id, again.tolist())

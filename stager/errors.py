@@ -14,6 +14,7 @@ StagerError                 what went wrong, and a hint: what to try
 │   └── SourceBusy          asked again it may answer: time-outs, 5xx, SlowDown
 │       ├── ObjectBusy      one object is at stake, and not the source: it came damaged
 │       └── SourceSilent    no whole answer came in its time
+├── NotReady                this machine lacks what a recipe needs
 ├── SampleError             one sample cannot be had; `reason` is from REASONS
 ├── ShardError              one shard cannot be read
 │   ├── ShardGone           there is no such file (any more)
@@ -39,6 +40,7 @@ REASONS: Final[dict[str, bool]] = {
     "changed": True,  # no longer the version that was listed
     "forbidden": True,  # listed, but not readable
     "unreadable": True,  # the source failed while we read it
+    "unprepared": True,  # this machine lacked what it takes: memory, most likely
 }
 
 DONE_IN_PART: Final = 3  # the exit code of what was done in part, or stopped by Ctrl-C
@@ -108,6 +110,10 @@ class ObjectBusy(SourceBusy):
 
 
 class SourceSilent(SourceBusy):
+    pass
+
+
+class NotReady(StagerError):
     pass
 
 

@@ -30,6 +30,7 @@ class Request:
     format: str  # auto | arrow | lmdb
     stop_after: str = ""  # "scan" or "plan": go no further
     is_local: bool = False  # asked of no service: ends with the command
+    retry_failed: bool = False  # also samples that had failed for good
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -38,6 +39,7 @@ class Request:
             "format": self.format,
             "stop_after": self.stop_after,
             "is_local": self.is_local,
+            "retry_failed": self.retry_failed,
         }
 
     @classmethod
@@ -48,6 +50,7 @@ class Request:
             value["format"],
             value["stop_after"],
             value["is_local"],
+            value.get("retry_failed", False),
         )
 
 
@@ -91,7 +94,7 @@ class Job:
     def draw(self, cache: Cache, dataset: Dataset) -> None:
         """Work out what the subset is, and what of it is missing."""
         drawn = draw(dataset.manifest, self.request.subset)
-        cache.forgive(dataset, drawn.numbers)
+        cache.forgive(dataset, drawn.numbers, everything=self.request.retry_failed and self.dataset is None)
         failed = is_failed(dataset.index.words[drawn.numbers])
         kept = cache.kept(dataset, drawn.numbers)
         self.dataset, self.classes, self.numbers = dataset, drawn.classes, np.sort(drawn.numbers)

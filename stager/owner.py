@@ -19,6 +19,7 @@ from stager.model import Numbers, decode_key, pack_numbers
 from stager.open_dataset import Dataset
 from stager.readers import Readers
 from stager.ready import ready_json
+from stager.recipes import check_installed
 from stager.rows import ShardRow
 from stager.shards import FORMATS
 from stager.staging import Staging
@@ -157,6 +158,7 @@ class Owner:
     # Jobs
 
     def prefetch(self, request: Request) -> dict[str, Any]:
+        check_installed(request.spec.recipe)
         return self.job_json(self.staging.jobs.submit(request))
 
     def job(self, job_id: int) -> dict[str, Any]:

@@ -316,7 +316,9 @@ def _known(work: _Work, at: int, error: BaseException) -> SampleError | SourceEr
     """What went wrong with one sample. A bug of ours is that sample's failure, not the job's."""
     if isinstance(error, SampleError | SourceError):
         return error
-    return SampleError("corrupt", f"{work.infos[at].key}: {type(error).__name__}: {error}")
+    lacks = isinstance(error, MemoryError | ImportError | OSError)  # this machine, and not the sample
+    told = f"{work.infos[at].key}: {type(error).__name__}: {error}"
+    return SampleError("unprepared" if lacks else "corrupt", told)
 
 
 def _reason(error: SampleError | SourceError) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from stager.errors import known_error
 from stager.layouts import open_layout
 from stager.manifest import Manifest
 from stager.model import LeftOut, ObjectInfo, Recipe, Scanning, Source, canonical_json
-from stager.recipes import open_recipe
+from stager.recipes import check_ready, open_recipe
 from stager.recipes.resize import resizer_name
 from stager.records import Records
 from stager.scan import NOTHING_KNOWN, Known, write_manifest
@@ -118,6 +118,7 @@ class Worker:
 
         scratch = Path(task["scratch"]) if task["scratch"] else None
         try:
+            check_ready(spec.recipe)
             source, recipe = self._opened(spec)
             if scratch is not None:
                 check_free(scratch.parent, task["free_before"])

@@ -107,14 +107,14 @@ def test_an_image_that_resizing_makes_too_large_is_refused() -> None:
     assert caught.value.reason == "too_large"
 
 
-def test_no_memory_means_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_is_not_the_images_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def resize(*args: object) -> Pixels:
         raise MemoryError
 
     monkeypatch.setattr(image, "resize", resize)
     with pytest.raises(SampleError) as caught:
         prepare(GOOD["png"])
-    assert caught.value.reason == "too_large"
+    assert caught.value.reason == "unprepared"
 
 
 def test_a_jpeg_has_sides_of_16_bits() -> None:

@@ -231,7 +231,8 @@ def _add_work(app: FastAPI, owner: Owner, config: Config, users: Users, ask: Ask
     @app.post("/v1/jobs")
     async def prefetch(request: Request, body: PrefetchBody) -> dict[str, Any]:
         spec = _spec(config, body, request)
-        asked = JobRequest(spec, body.subset.subset(), body.format, body.stop_after)
+        subset = body.subset.subset()
+        asked = JobRequest(spec, subset, body.format, body.stop_after, retry_failed=body.retry_failed)
         user = _user(request)
 
         def begin() -> dict[str, Any]:

@@ -57,6 +57,7 @@ class PrefetchBody(Strict):
     subset: SubsetBody = SubsetBody()
     format: str = Field("auto", pattern="^(auto|arrow|lmdb)$")
     stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
+    retry_failed: bool = Field(False, description="try samples again that had failed for good")
 
 
 class CancelBody(Strict):

@@ -70,6 +70,9 @@ def prefetch(
             help="Return once a training can start and never wait; the service goes on with the rest.",
         ),
     ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try samples again that had failed for good.")
+    ] = False,
     shard_format: Annotated[str, typer.Option("--format", help="arrow, lmdb or auto.")] = "",
     resize: Annotated[int | None, typer.Option(help="With a URL: size of the shorter side.")] = None,
     crop: Annotated[int | None, typer.Option(help="With a URL: size of the centre crop.")] = None,
@@ -115,7 +118,8 @@ def prefetch(
             )
         if target.is_service:  # a Ctrl-C meanwhile would leave a job behind that nobody knows of
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        job = target.prefetch(None if spec else dataset, spec, subset, shard_format, "plan" if plan else "")
+        stop_after = "plan" if plan else ""
+        job = target.prefetch(None if spec else dataset, spec, subset, shard_format, stop_after, retry_failed)
         if detach:
             print_json({"job": job["id"]}) if as_json else say(f"job {job['id']}: see stager status")
             return

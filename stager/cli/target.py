@@ -39,7 +39,13 @@ class Target(Protocol):
     def evict(self, name: str, subset: Subset) -> dict[str, Any]: ...
     def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]: ...
     def prefetch(
-        self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
+        self,
+        name: str | None,
+        spec: DatasetSpec | None,
+        subset: Subset,
+        shard_format: str,
+        stop_after: str,
+        retry_failed: bool,
     ) -> dict[str, Any]: ...
     def job(self, job: int) -> dict[str, Any]: ...
     def cancel(self, job: int, finish: bool) -> dict[str, Any]: ...
@@ -87,7 +93,13 @@ class Remote:
         return self._service.post(f"/datasets/{name}/pin", body)  # type: ignore[no-any-return]
 
     def prefetch(
-        self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
+        self,
+        name: str | None,
+        spec: DatasetSpec | None,
+        subset: Subset,
+        shard_format: str,
+        stop_after: str,
+        retry_failed: bool,
     ) -> dict[str, Any]:
         body = {
             "dataset": name,
@@ -95,6 +107,7 @@ class Remote:
             "subset": subset.to_json(),
             "format": shard_format,
             "stop_after": stop_after,
+            "retry_failed": retry_failed,
         }
         return self._service.post("/jobs", body)  # type: ignore[no-any-return]
 
@@ -173,10 +186,17 @@ class Local:
         return self._owner.pin(name, subset, pinned)
 
     def prefetch(
-        self, name: str | None, spec: DatasetSpec | None, subset: Subset, shard_format: str, stop_after: str
+        self,
+        name: str | None,
+        spec: DatasetSpec | None,
+        subset: Subset,
+        shard_format: str,
+        stop_after: str,
+        retry_failed: bool,
     ) -> dict[str, Any]:
         self._has_scanned = True
-        request = Request(spec or self._config.dataset(name), subset, shard_format, stop_after, is_local=True)
+        spec = spec or self._config.dataset(name)
+        request = Request(spec, subset, shard_format, stop_after, True, retry_failed)
         return self._owner.prefetch(request)
 
     def job(self, job: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ wrong, it goes the long way, which also says what is wrong.
 import io
 import re
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,6 +31,8 @@ XMP_TURN: Final = b"tiff:Orientation"
 # An image for certain, even if no decoder knows its header. BMP and PPM begin as a text might.
 SIGNATURES: Final = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
 ENDS_EARLY: Final = re.compile("truncated|premature end of (jpeg|input)|reached eof|not enough image", re.I)
+# What decoders say when they get no memory, in an error of another kind.
+NO_MEMORY: Final = re.compile("insufficient memory|out of memory|memory allocation|cannot allocate", re.I)
 
 # Pillow warns where we raise, or do not mind.
 HUSH: Final[Any] = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
@@ -69,9 +71,11 @@ def decode_at_least(data: memoryview, max_pixels: int, shorter: int) -> Decoded:
         if bytes(data[: len(JPEG)]) == JPEG:
             return _decode_jpeg(data, max_pixels, shorter)
         return _whole(_decode_by_pillow(data, max_pixels))
-    except SampleError:
+    except (SampleError, MemoryError, ImportError):  # the last two are no fault of the image's
         raise
     except Exception as error:
+        if not _has_memory(max_pixels):  # a decoder that gets none may say anything
+            raise MemoryError(str(error)) from error
         raise _sample_error(bytes(data), error) from error
 
 
@@ -92,6 +96,15 @@ def decode_resized(
     if may_be_turned and _turn_of(data):
         return None
     return native.decode_resized(data, (height, width), to, target.window)
+
+
+def _has_memory(pixels: int) -> bool:
+    """Whether there is memory for so many pixels. It is not touched, so it costs nothing."""
+    try:
+        np.empty(4 * pixels, np.uint8)
+    except MemoryError:
+        return False
+    return True
 
 
 def _whole(pixels: Pixels) -> Decoded:
@@ -120,9 +133,20 @@ def _decode_jpeg(raw: memoryview, max_pixels: int, shorter: int) -> Decoded:
 def _turn_of(raw: memoryview) -> Turn | None:
     """What turns a JPEG upright, if it is not."""
     if _may_be_turned(raw):
-        with suppress(Exception), _open(raw) as image:  # a block that Pillow cannot read turns nothing
+        with _readable(), _open(raw) as image:
             return _turn_by_exif(image)
     return None
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """A block that Pillow cannot read turns nothing. Without memory it is not known whether it does."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception:  # noqa: S110
+        pass
 
 
 def _may_be_turned(raw: memoryview) -> bool:
@@ -146,10 +170,10 @@ def _decode_by_pillow(raw: memoryview, max_pixels: int) -> Pixels:
         _refuse_bomb(image.width, image.height, max_pixels)
         image.load()
         pixels = _rgb(image)
-        with suppress(Exception):
+        turn = None
+        with _readable():
             turn = _turn_by_exif(image)
-            pixels = turn(pixels) if turn else pixels
-        return pixels
+        return turn(pixels) if turn else pixels
 
 
 def _open(raw: memoryview) -> Image.Image:
@@ -181,7 +205,9 @@ def _sample_error(raw: bytes, error: Exception) -> SampleError:
     text = " ".join(str(error).split()) or type(error).__name__
     if not raw:
         return SampleError("truncated", "it is empty")
-    if isinstance(error, MemoryError | Image.DecompressionBombError) or "Insufficient memory" in text:
+    if NO_MEMORY.search(text):
+        return SampleError("unprepared", text)
+    if isinstance(error, Image.DecompressionBombError):
         return SampleError("too_large", text)
     if isinstance(error, UnidentifiedImageError):
         if raw.startswith(SIGNATURES):

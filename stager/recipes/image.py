@@ -66,7 +66,7 @@ class ImageRecipe:
             pixels = self._pixels(data)
             return {"image": pixels if self.encode == "raw" else encode_jpeg(pixels, self.quality)}
         except MemoryError as error:
-            raise SampleError("too_large", "there is no memory for it") from error
+            raise SampleError("unprepared", "there was no memory for it") from error
 
     def _pixels(self, data: memoryview) -> Pixels:
         decode = _decoders()
