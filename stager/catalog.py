@@ -14,6 +14,7 @@ from stager.rows import DatasetRow, FailureRow, Holdings, LeaseRow, ListRow, Los
 
 SHARD_NUMBERS_AHEAD: Final = 4096
 READERS_KEPT_S: Final = 7 * 86_400.0
+READERS_KEPT: Final = 1000  # however old they seem: the wall clock may have been set forward by years
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
 _SHARD: Final = "is_pinned, created_at, is_asked, number, dataset, format, bytes, samples, sum"
@@ -28,7 +29,11 @@ class Catalog(Database):
     def prune(self) -> None:
         """Forget readers that have been silent for long, and all but the last jobs."""
         with self.transaction():
-            self._db.execute("DELETE FROM readers WHERE at < ?", (self._clock.wall() - READERS_KEPT_S,))
+            self._db.execute(
+                "DELETE FROM readers WHERE at < ? AND (session, process) NOT IN"
+                " (SELECT session, process FROM readers ORDER BY at DESC LIMIT ?)",
+                (self._clock.wall() - READERS_KEPT_S, READERS_KEPT),
+            )
             self._db.execute(
                 "DELETE FROM jobs WHERE state != 'queued' AND id <= (SELECT max(id) FROM jobs) - ?",
                 (JOBS_KEPT,),
