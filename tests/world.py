@@ -210,23 +210,35 @@ class World:
             for worker in list(self.pool.workers):
                 assert isinstance(worker, SimulatedWorker)
                 worker.hangs = False
-            while busy := self.pool.busy():
-                self.pool.do(busy[0], self.rng, 0.0)
-            self._say_all()
-            while self.disk.sync():
-                pass
-            self.clock.advance(30.0)
-            self.staging.step(0.0)
+            if not self.finish_some():
+                break
             self.check()
             promises.whoever_waits_has_a_deadline(self)
-            if not self.staging._tasks._open and not len(self.disk) and not self._open_jobs():
-                break
         promises.nothing_is_under_way(self)
         promises.nothing_is_left_over(self)
         promises.hits_and_misses_are_requests(self)
         promises.every_word_points_to_a_whole_row(self, True)
         for reader in self.readers:
             self._read(reader, reader.manifest.numbers)
+
+    def finish(self) -> None:
+        """Whatever is under way comes to its end."""
+        while self.finish_some():
+            pass
+
+    def finish_some(self) -> bool:
+        """All workers and the disk do what they have. False: nothing is under way any more."""
+        self.work_all()
+        while self.disk.sync():
+            pass
+        self.clock.advance(30.0)
+        self.staging.step(0.0)
+        return bool(self.staging._tasks._open) or len(self.disk) > 0 or self._open_jobs()
+
+    def work_all(self) -> None:
+        while busy := self.pool.busy():
+            self.pool.do(busy[0], self.rng, 0.0)
+        self._say_all()
 
     def _open_jobs(self) -> bool:
         return any(not job.ended for job in self.staging.jobs.by_id.values())
@@ -258,8 +270,8 @@ class World:
             known += [(info.key, info.version) for info in infos]
         return known
 
-    def spec(self, name: str) -> DatasetSpec:
-        crop = self.rng.choice((CROPS[0], *CROPS))
+    def spec(self, name: str, crop: int = 0) -> DatasetSpec:
+        crop = crop or self.rng.choice((CROPS[0], *CROPS))
         recipe = check_recipe({"kind": "image", "resize": 0, "crop": crop})
         return DatasetSpec(name, SourceSpec(f"/simulated/{name}"), "folder", recipe)
 
@@ -349,8 +361,10 @@ class World:
 
     def open_reader(self) -> None:
         name = self.name()
-        if name not in self.cache.datasets or len(self.readers) >= READERS_MOST:
-            return
+        if name in self.cache.datasets and len(self.readers) < READERS_MOST:
+            self.open_named(name)
+
+    def open_named(self, name: str) -> None:
         self.serial += 1
         pid = self.rng.choice((100 + self.serial, 100 + self.serial, 0))
         if pid:
@@ -367,7 +381,8 @@ class World:
         said = self.ask(
             lambda: self.owner.hello(reader.version, reader.session, reader.record.manifest, reader.pid)
         )
-        reader.is_leased = said is not None and reader.pid > 0
+        # One that says so too late may find that its version is not kept any more.
+        reader.is_leased = said is not None and reader.pid > 0 and reader.is_kept()
 
     def reader_dies(self) -> None:
         if (reader := self.pick_reader()) is not None:
@@ -504,6 +519,8 @@ class World:
         shard = self.rng.choice(shards)
         with Path(shard["path"]).open("r+b") as file:
             at = self.rng.randrange(shard["bytes"])
+            if os.lseek(file.fileno(), at, os.SEEK_DATA) != at:
+                return  # in a hole
             byte = os.pread(file.fileno(), 1, at)[0]
             os.pwrite(file.fileno(), bytes([byte ^ 1 << self.rng.randrange(8)]), at)
         self.flipped.add(shard["shard"])

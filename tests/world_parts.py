@@ -189,9 +189,7 @@ class SimulatedPool:
         self.listed[digest] = {info.key: info.version for info in listing}
         return {}
 
-    def _build(
-        self, task: Mapping[str, Any], spec: DatasetSpec, rng: Random, fails: float
-    ) -> dict[str, Any]:
+    def _build(self, task: Mapping[str, Any], spec: DatasetSpec, rng: Random, fails: float) -> dict[str, Any]:
         source, recipe = self._sources[spec.name], open_recipe(spec.recipe)
         scratch = Path(task["scratch"]) if task["scratch"] else None
         if scratch is not None:

@@ -168,9 +168,8 @@ class SimulatedReader:
             "totals": asdict(self.totals),
         }
 
-    def reopen_check(self) -> None:
-        """What it opened is still there to be opened, by a worker that starts later."""
-        path = manifest_path(self.reader.directory, self.record.manifest, self.record.lineage)
-        assert path.exists(), f"{self.session}: its manifest has gone"
-        for name in self.record.segments:
-            assert (self.reader.directory / name).exists(), f"{self.session}: its list has gone"
+    def is_kept(self) -> bool:
+        """Whether what it opened is still there to be opened, by a worker that starts later."""
+        manifest = manifest_path(self.reader.directory, self.record.manifest, self.record.lineage)
+        segments = (self.reader.directory / name for name in self.record.segments)
+        return not self.reader.index.is_retired and all(path.exists() for path in (manifest, *segments))
