@@ -42,7 +42,7 @@ from world_parts import (
 )
 from world_readers import SimulatedReader
 
-CAPACITIES: Final = (150_000, 250_000, 400_000, 3_000_000)
+CAPACITIES: Final = (200_000, 300_000, 450_000, 700_000, 3_000_000)
 MEMORIES: Final = (0, 100_000, 300_000, 1_000_000)
 CROPS: Final = (64, 48)
 OUTGROWN_LEAST: Final = 60
@@ -93,6 +93,7 @@ class World:
         self.listed: dict[str, dict[str, str]] = {}
         self.numbers: dict[str, list[tuple[str, str]]] = {}  # key and version of each number, by lineage
         self.words_seen: dict[str, Any] = {}
+        self.shards: dict[str, tuple[Any, list[tuple[str, str]]]] = {}  # open, and what is in them
         self.flipped: set[int] = set()  # shards whose file was damaged
         self.is_shrunk = False
         self.is_catalog_whole = True
@@ -166,6 +167,8 @@ class World:
     # Steps
 
     def run(self, steps: int) -> None:
+        self.prefetch()
+        self.finish()
         for _ in range(steps):
             self.step()
         self.settle()
@@ -175,7 +178,7 @@ class World:
         self.steps += 1
         (name,) = self.rng.choices(EVENT_NAMES, EVENT_WEIGHTS)
         self.note(name)
-        self._do(lambda: getattr(self, name)())
+        self._do(getattr(self, name))
         self.check()
 
     def _do(self, act: Callable[[], None]) -> None:
@@ -183,6 +186,7 @@ class World:
             act()
             if self.rng.random() < 0.8:
                 self.staging.step(0.0)
+                promises.whoever_waits_has_a_deadline(self)
         except Killed:
             self.note("  killed")
             self._abandon()
@@ -391,7 +395,7 @@ class World:
 
     def read(self) -> None:
         if (reader := self.pick_reader()) is not None:
-            self._read(reader, reader.pick(self.rng, self.rng.randint(1, 8)))
+            self._read(reader, reader.pick(self.rng, self.rng.randint(1, 16)))
 
     def _read(self, reader: SimulatedReader, numbers: Any) -> None:
         try:
@@ -481,9 +485,10 @@ class World:
             return
         reader, make = self.makes.pop(0)
         session = self.ask(make)
-        if session is not None and reader in self.readers:
-            if self.ask(lambda: self.owner.read_in_order(session)) is not None:
-                reader.order, reader.position = session.order, 0
+        if session is None or reader not in self.readers:
+            return
+        if self.ask(lambda: self.owner.read_in_order(session)) is not None:
+            reader.order, reader.position = session.order, 0
 
     # Events: people
 
@@ -612,11 +617,11 @@ EVENTS: Final[dict[str, float]] = {
     "worker_hangs": 0.5,
     "disk_syncs": 10,
     "disk_fails": 0.7,
-    "source_changes": 4,
+    "source_changes": 3,
     "source_vanishes": 0.3,
     "open_reader": 4,
     "reader_dies": 1.2,
-    "read": 12,
+    "read": 16,
     "read_slowly": 3,
     "hold_shards": 1,
     "read_held": 2,

@@ -1,4 +1,4 @@
-"""What a simulated world is made of: its clock, its sources, its workers and its disk. No threads, no waits."""
+"""What a simulated world is made of: its clock, sources, workers and disk. No threads, no waits."""
 
 import errno
 import os

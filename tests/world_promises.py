@@ -9,7 +9,6 @@ import numpy as np
 from stager.check import check_books
 from stager.dataset import datasets_dir
 from stager.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
-from stager.open_dataset import Dataset
 from stager.shards import FORMATS, open_shard
 from world_parts import SimulatedPool, pixels
 
@@ -20,7 +19,7 @@ BLOCK_BYTES = 4096
 
 
 def the_books_of_the_budget_add_up(world: "World") -> None:
-    """What counts as used is what is recorded and what is on its way to the disk; reserved is of open tasks."""
+    """Used is what is recorded and what is on its way to the disk; reserved is what open tasks have."""
     cache, staging = world.cache, world.staging
     recorded = sum(cache.departures.bytes_of(row) for row in cache.catalog.shards())
     coming = sum(row.bytes for row in world.disk.rows())
@@ -91,15 +90,22 @@ def check_rows(
     mask: Any,
     known: list[tuple[str, str]],
 ) -> None:
+    if not words[mask].any():
+        return
     for number in np.flatnonzero(mask & is_resident(words)).tolist():
         word = words[number : number + 1]
         shard, row = int(shard_of(word)[0]), int(row_of(word)[0])
-        suffix = FORMATS[FORMAT_NAMES[int(format_of(word)[0])]].suffix
         if shard in world.flipped:
             continue
-        reader = open_shard(directory / "shards" / f"{shard:08x}{suffix}")
+        suffix = FORMATS[FORMAT_NAMES[int(format_of(word)[0])]].suffix
+        path = f"{directory}/shards/{shard:08x}{suffix}"
+        assert os.path.exists(path), f"number {number} points to {shard:08x}, which is not there"  # noqa: PTH110
+        if path not in world.shards:  # a number is never used twice, and opening takes long
+            opened = open_shard(Path(path))
+            world.shards[path] = opened, opened.identities()
+        reader, identities = world.shards[path]
         assert reader.header.recipe == recipe, f"number {number} of another recipe"
-        assert reader.identities()[row] == known[number], f"number {number} is another sample"
+        assert identities[row] == known[number], f"number {number} is another sample"
         array = reader.row(row)["image"]
         right = pixels(*known[number], array.shape[0])
         assert np.array_equal(array, right), f"number {number} shard {shard:08x} row {row} is not whole"
@@ -108,7 +114,7 @@ def check_rows(
 def nothing_is_left_over(world: "World") -> None:
     """Files on the disk are recorded or under way, and what is recorded is there and in the index."""
     damaged = any(np.any(is_damaged(dataset.index.words)) for dataset in world.cache.open.values())
-    told = check_books(world.cache, world.staging.paths_under_way() | unsaid_files(world))
+    told = check_books(world.cache, world.staging.paths_under_way())
     problems = [line for line in told if not damaged or not line.endswith(("damaged words", "the index"))]
     assert not problems, problems
     memory = world.staging._transients._directory
@@ -117,10 +123,6 @@ def nothing_is_left_over(world: "World") -> None:
         known = {shard.path for shard in world.staging._transients._shards.values()}
         known |= {task.path for task in world.staging._tasks._open.values() if task.is_transient}
         assert files <= known, files - known
-
-
-def unsaid_files(world: "World") -> set[Path]:
-    return set()
 
 
 def hits_and_misses_are_requests(world: "World") -> None:
@@ -171,7 +173,3 @@ def nothing_is_under_way(world: "World") -> None:
     assert staging.cache.budget.reserved_bytes == 0
     open_jobs = [job.told() for job in staging.jobs.by_id.values() if not job.ended]
     assert not open_jobs, open_jobs
-
-
-def dataset_of(world: "World", name: str) -> Dataset | None:
-    return world.cache.datasets.get(name)
