@@ -311,8 +311,19 @@ class Cache:
     def publish(self, dataset: Dataset, row: ShardRow) -> None:
         """Point the index at a complete shard: readers have it from here on."""
         rows = np.flatnonzero(row.samples >= 0)
+        self._give_way(dataset, row.samples[rows])
         dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
         dataset.losses.regained(row.samples[rows])
+
+    def _give_way(self, dataset: Dataset, samples: Numbers) -> None:
+        """Samples are staged again though they are recorded: a damaged word hid that. None is kept twice."""
+        self.mend(dataset, samples)
+        here = samples[is_resident(dataset.index.words[samples])]
+        if len(here):
+            recorded = list(self.catalog.shard_numbers(dataset.id))
+            twice = here[np.isin(shard_of(dataset.index.words[here]), recorded)]
+            if len(twice):
+                self.departures.evict_samples(dataset, twice, "corrupt", "its word was damaged")
 
     def save_subset(self, dataset: Dataset, subset: Subset, classes: Iterable[str]) -> str:
         """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
@@ -326,7 +337,15 @@ class Cache:
 
     def record_failures(self, dataset: Dataset, failures: Iterable[Failure]) -> None:
         """Remember samples that cannot be had; readers see it in the index."""
-        rows = [(f.sample, encode_key(dataset.records.key(f.sample)), f.reason, f.detail) for f in failures]
+        failures = list(failures)
+        failed = np.asarray([failure.sample for failure in failures], dtype=np.int64)
+        self.mend(dataset, failed)
+        kept = set(failed[self.kept(dataset, failed)].tolist())
+        rows = [
+            (f.sample, encode_key(dataset.records.key(f.sample)), f.reason, f.detail)
+            for f in failures
+            if f.sample not in kept
+        ]
         self.catalog.add_failures(dataset.id, rows)
         numbers = np.asarray([row[0] for row in rows], dtype=np.int64)
         dataset.index.publish(numbers, np.full(len(numbers), FAILED, dtype=np.uint64))

@@ -9,6 +9,7 @@ from typing import Any, Final
 from stager.clock import Clock
 
 READERS_KEPT_S: Final = 7 * 86_400.0
+READERS_LEAST: Final = 1_000  # however old they seem: the wall clock may have been set forward by years
 READERS_KEPT: Final = 10_000  # the last totals of so many reading processes
 COUNTS_KEPT: Final = 10_000  # rows of a session and epoch; what is older counts in its data set's totals
 PRUNE_EVERY: Final = 1_000  # rows more than that
@@ -85,7 +86,11 @@ class Counts:
     def prune_readers(self) -> None:
         """Forget readers that have been silent for long, and all but the last."""
         with self._transaction():
-            self._db.execute("DELETE FROM readers WHERE at < ?", (self._clock.wall() - READERS_KEPT_S,))
+            self._db.execute(
+                "DELETE FROM readers WHERE at < ? AND (session, process) NOT IN"
+                " (SELECT session, process FROM readers ORDER BY at DESC LIMIT ?)",
+                (self._clock.wall() - READERS_KEPT_S, READERS_LEAST),
+            )
             edge = self._db.execute(
                 "SELECT at FROM readers ORDER BY at DESC LIMIT 1 OFFSET ?", (READERS_KEPT - 1,)
             ).fetchone()

@@ -94,6 +94,7 @@ class Job:
     def draw(self, cache: Cache, dataset: Dataset) -> None:
         """Work out what the subset is, and what of it is missing."""
         drawn = draw(dataset.manifest, self.request.subset)
+        cache.mend(dataset, drawn.numbers)  # or it would wait for what is there
         cache.forgive(dataset, drawn.numbers, everything=self.request.retry_failed and self.dataset is None)
         failed = is_failed(dataset.index.words[drawn.numbers])
         kept = cache.kept(dataset, drawn.numbers)

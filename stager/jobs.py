@@ -245,7 +245,7 @@ class Jobs:
                 or not self._has_room(job, job.dataset)
             ):
                 continue
-            count = self._tasks.samples_that_fit(job.dataset, job.shard_samples)
+            count = self._tasks.samples_that_fit(job.dataset, job.shard_samples, job.format)
             samples = job.take(count, partial(self._is_cared_for, job.dataset))
             if len(samples):
                 job.shard_samples = min(job.shard_samples * 2, self._tasks.shard_samples_max(job.dataset))
@@ -255,12 +255,13 @@ class Jobs:
     def _has_room(self, job: Job, dataset: Dataset) -> bool:
         """Whether a sample more fits. If not: another program has filled the disk, and the job pauses."""
         budget = self.cache.budget
-        if self._tasks.samples_that_fit(dataset, 1) and self.cache.clock.now() > self._no_room_until:
+        fits = self._tasks.samples_that_fit(dataset, 1, job.format)
+        if fits and self.cache.clock.now() > self._no_room_until:
             if job.paused:
                 log.info("job goes on id=%d", job.id)
             job.paused = None
             return True
-        size_bytes = self._tasks.bytes_for(dataset, 1)
+        size_bytes = self._tasks.bytes_for(dataset, 1, job.format)
         if budget.is_spent(size_bytes):
             if not budget.reserved_bytes:  # waiting brings nothing: only somebody who evicts could help
                 self.end(job, "failed", budget.refusal(size_bytes))

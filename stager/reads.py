@@ -36,7 +36,7 @@ class Reads:
         """These were read."""
         if not len(samples):
             return
-        if self._chunks and at - self._chunks[-1][0] < CHUNK_S:
+        if self._chunks and 0 <= at - self._chunks[-1][0] < CHUNK_S:
             began, before = self._chunks.pop()
             self._chunks.append((began, np.concatenate([before, samples])))
         else:
@@ -55,7 +55,7 @@ class Reads:
         """Which of these samples a job has staged lately."""
         if self._asked_at is None:
             return np.zeros(len(samples), dtype=np.bool_)
-        return np.asarray(self._asked_at[samples] > now - ASKED_S)
+        return np.asarray(np.abs(now - self._asked_at[samples]) < ASKED_S)  # the clock may be set back
 
     def forget(self, samples: Numbers) -> None:
         """Somebody wants these gone: they are as if nobody had ever read them."""
@@ -73,7 +73,7 @@ class Reads:
 
     def heat(self, now: float) -> Floats:
         """How often each sample was read, a read counting the less the longer ago it is. Some seconds old."""
-        if self._heat is None or now - self._heat[0] > CHUNK_S:
+        if self._heat is None or abs(now - self._heat[0]) > CHUNK_S:
             self._heat = now, self._heat_at(now)
         return self._heat[1]
 
@@ -86,7 +86,9 @@ class Reads:
         return np.sort(warm[np.argsort(-heat[warm], kind="stable")[:count]])
 
     def _heat_at(self, now: float) -> Floats:
-        weights = [np.full(len(part), 0.5 ** ((now - at) / HALF_LIFE_S)) for at, part in self._chunks]
+        # A clock that was set back makes reads of the future: they count as of now.
+        ages = [(max(now - at, 0.0), len(part)) for at, part in self._chunks]
+        weights = [np.full(count, 0.5 ** (age_s / HALF_LIFE_S)) for age_s, count in ages]
         heat: Floats = np.bincount(
             self.trace(), np.concatenate([np.zeros(0), *weights]), minlength=self._samples
         ).astype(np.float64)

@@ -244,7 +244,7 @@ class Staging:
 
     def _build(self, piece: Piece) -> None:
         """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
-        fit = self._tasks.samples_that_fit(piece.dataset, len(piece.samples))
+        fit = self._tasks.samples_that_fit(piece.dataset, len(piece.samples), piece.format)
         try:
             if piece.is_transient or not piece.for_reader or fit == len(piece.samples):
                 self._tasks.build(piece, is_transient=piece.is_transient)
@@ -252,7 +252,7 @@ class Staging:
             keep = self._evictor.make_room(
                 piece.dataset, piece.samples, self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
             )
-            keep = keep[: self._tasks.samples_that_fit(piece.dataset, len(keep))]
+            keep = keep[: self._tasks.samples_that_fit(piece.dataset, len(keep), piece.format)]
             if len(keep):
                 self._tasks.build(replace(piece, samples=keep))
             rest = np.setdiff1d(piece.samples, keep)

@@ -1,6 +1,7 @@
 """What the workers do now: scans and shards, given out, watched, and given out again when a worker dies."""
 
 import logging
+import mmap
 from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ log = logging.getLogger("stager")
 GUESS_ROW_BYTES: Final = 1 << 20  # for rows of unknown size, until the first ones are known
 SHARD_OVERHEAD_BYTES: Final = 64 << 10
 ROW_OVERHEAD_BYTES: Final = 512  # key, version, checksum, padding
+LMDB_PAGE_HEAD_BYTES: Final = 16  # a row that is larger than half a page has pages of its own
 SHARD_SAMPLES_MAX: Final = 4096
 SCAN_TRIES: Final = 3  # when workers die under it
 
@@ -138,7 +140,7 @@ class Tasks:
             "room_bytes": 0,
         }
         if plan_of is None or not plan_of.request.stop_after:
-            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples))
+            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples), piece.format)
             if is_transient:
                 self.transients.take(task.reserved_bytes, dataset, samples)
             else:
@@ -323,14 +325,21 @@ class Tasks:
     def shard_samples_max(self, dataset: Dataset) -> int:
         return max(1, min(int(SHARD_BYTES / self.mean_row_bytes(dataset)), SHARD_SAMPLES_MAX))
 
-    def bytes_for(self, dataset: Dataset, samples: int) -> int:
+    def bytes_for(self, dataset: Dataset, samples: int, shard_format: str = "arrow") -> int:
         """What a shard of so many samples takes, at most or so."""
-        return int(samples * (self.mean_row_bytes(dataset) + ROW_OVERHEAD_BYTES)) + SHARD_OVERHEAD_BYTES
+        return int(samples * self._stored_bytes(dataset, shard_format)) + SHARD_OVERHEAD_BYTES
 
-    def samples_that_fit(self, dataset: Dataset, samples: int) -> int:
+    def samples_that_fit(self, dataset: Dataset, samples: int, shard_format: str = "arrow") -> int:
         """How many of so many samples the budget has room for."""
         room = self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
-        return max(0, min(samples, int(room / (self.mean_row_bytes(dataset) + ROW_OVERHEAD_BYTES))))
+        return max(0, min(samples, int(room / self._stored_bytes(dataset, shard_format))))
+
+    def _stored_bytes(self, dataset: Dataset, shard_format: str) -> float:
+        """What a sample takes on the disk. Where rows differ in size, files that are there have shown it."""
+        row_bytes = self.mean_row_bytes(dataset)
+        if shard_format == "lmdb" and dataset.row_bytes is not None:
+            row_bytes = -(-(row_bytes + LMDB_PAGE_HEAD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        return row_bytes + ROW_OVERHEAD_BYTES
 
     def _scratch(self, task: Task) -> Path:
         if task.is_transient and task.path is not None:

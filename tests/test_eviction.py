@@ -77,6 +77,20 @@ def test_without_an_order_it_is_heat_that_counts_and_heat_cools() -> None:
     assert reads.trace().tolist() == [1] * 10 + [2]
 
 
+def test_a_wall_clock_that_is_set_back_by_years_neither_ends_the_loop_nor_holds_samples_for_years() -> None:
+    reads, year_s = Reads(3), 365 * 86_400.0
+    now = 10 * year_s
+    reads.add(np.asarray([0, 0]), now)
+    reads.asked(np.asarray([1]), now)
+    reads.heat(now)
+    now -= 5 * year_s
+    reads.add(np.asarray([2]), now)
+    assert reads.heat(now).tolist() == [2.0, 0.0, 1.0]
+    assert not reads.is_asked(np.arange(3), now).any()
+    reads.add(np.asarray([2]), now + HALF_LIFE_S)
+    assert reads.heat(now + HALF_LIFE_S)[2] == pytest.approx(1.5), "what is read later is of its own time"
+
+
 def policy_hits(trace: Numbers, orders: list[Numbers], capacity: int, samples: int) -> int:
     """Our decisions, one read at a time, by readers that take turns; each order is known two epochs ahead."""
     kept: set[int] = set()

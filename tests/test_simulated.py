@@ -1,0 +1,125 @@
+"""The loop under seeded disorder: after every step, all that is promised holds. See world.py.
+
+A seed that fails says so, with its last events, and fails again: tests/simulate.py --seed N.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from simulate import Failed, run_seed, temporary_directory
+from stager.config import Amount
+from stager.index import HEADER_BYTES, is_resident
+from stager.job import Request
+from stager.subset import Subset
+from stager.tasks import Piece
+from world import World
+
+SEEDS, STEPS, CHUNKS = 300, 300, 20
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_promise_holds_after_every_step(chunk: int) -> None:
+    compared = 0
+    for seed in range(chunk, SEEDS, CHUNKS):
+        try:
+            compared += run_seed(seed, STEPS)["compared"]
+        except Failed as failed:
+            pytest.fail(str(failed))
+    assert compared > 0
+
+
+# What the simulation has found, by name
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with temporary_directory() as directory:
+        world = World(Random(0), directory)
+        world.fails = 0.0
+        world.cache.budget.capacity = Amount(bytes=10_000_000)
+        yield world
+        world.close()
+
+
+def stage(world: World, name: str = "a", shard_format: str = "auto") -> None:
+    world.owner.prefetch(Request(world.spec(name), Subset(), shard_format))
+    world.finish()
+
+
+def damage_word(world: World, number: int) -> None:
+    with world.cache.datasets["a"].index.path.open("r+b") as file:
+        at = HEADER_BYTES + 8 * number
+        byte = os.pread(file.fileno(), 1, at)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1]), at)
+
+
+def test_a_sample_whose_word_was_damaged_is_not_kept_twice(world: World) -> None:
+    stage(world)
+    dataset = world.cache.datasets["a"]
+    damage_word(world, 3)
+    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow"))
+    world.finish()
+    held = [row for row in world.cache.catalog.shards() if 3 in row.samples]
+    assert len(held) == 1
+    assert world.owner.check_books() == []
+    world.check()
+
+
+def test_a_shard_that_could_not_be_synced_takes_no_other_one_with_it(world: World) -> None:
+    stage(world)
+    dataset = world.cache.datasets["a"]
+    damage_word(world, 3)
+    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow"))
+    world.work_all()
+    world.staging.step(0.0)
+    world.disk.sync(is_broken=True)
+    world.staging.step(0.0)
+    assert world.owner.check_books() == []
+    assert np.flatnonzero(~is_resident(dataset.index.words)).tolist() == [3]
+
+
+def test_a_prefetch_mends_a_damaged_word_and_stages_nothing(world: World) -> None:
+    stage(world)
+    damage_word(world, 3)
+    job = world.owner.prefetch(Request(world.cache.datasets["a"].spec, Subset(), "auto"))["id"]
+    world.finish()
+    assert (world.owner.job(job)["state"], world.owner.job(job)["staged"]) == ("done", 0)
+    assert is_resident(world.cache.datasets["a"].index.words).all()
+
+
+@pytest.mark.parametrize("shard_format", ["arrow", "lmdb"])
+def test_what_is_reserved_is_enough_for_either_format(world: World, shard_format: str) -> None:
+    world.owner.prefetch(Request(world.spec("a", crop=64), Subset(), shard_format))
+    while not world.cache.budget.reserved_bytes:
+        world.work_all()
+        world.staging.step(0.0)
+    reserved = world.cache.budget.reserved_bytes
+    world.work_all()
+    (path,) = (world.cache.datasets["a"].directory / "shards").iterdir()
+    assert path.stat().st_size <= reserved
+
+
+def test_a_reader_is_counted_once_though_the_clock_is_set_forward_by_a_year(world: World) -> None:
+    stage(world)
+    world.open_named("a")
+    (reader,) = world.readers
+    reader.count(reader.manifest.numbers, missed=2)
+    world.owner.readers.report(reader.report())
+    world.clock.wall_s += 365 * 86_400
+    world.restart()
+    world.owner.readers.report(reader.report())
+    assert world.owner.stats()["datasets"]["a"]["requests"] == len(reader.manifest)
+
+
+def test_the_same_seed_is_the_same_world() -> None:
+    assert run_seed(5, 60) == run_seed(5, 60)
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    run_seed(1, 30)
+    assert not [path for path in Path("/dev/shm").glob("stager-world-*") if str(os.getpid()) in path.name]

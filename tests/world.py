@@ -1,0 +1,649 @@
+"""A world in which the loop runs without threads or time: every event is drawn from one seed."""
+
+import os
+import shutil
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import numpy as np
+
+import world_promises as promises
+from stager.cache import OUTGROWN, Cache
+from stager.check import problem_of
+from stager.config import Amount, Config
+from stager.dataset import DatasetSpec, datasets_dir
+from stager.errors import StagerError
+from stager.index import HEADER_BYTES, is_damaged
+from stager.job import Request
+from stager.leases import Leases
+from stager.model import SourceSpec
+from stager.owner import Owner
+from stager.recipes import check_recipe
+from stager.records import Records
+from stager.staging import STOP_S, Staging
+from stager.subset import Subset
+from stager.transients import MEMORY
+from stager.workers import Answer
+from world_parts import (
+    Fuse,
+    Killed,
+    SimulatedClock,
+    SimulatedDisk,
+    SimulatedPool,
+    SimulatedSource,
+    SimulatedWorker,
+    guarded,
+)
+from world_readers import SimulatedReader
+
+CAPACITIES: Final = (200_000, 300_000, 450_000, 700_000, 3_000_000)
+MEMORIES: Final = (0, 100_000, 300_000, 1_000_000)
+CROPS: Final = (64, 48)
+OUTGROWN_LEAST: Final = 60
+KEPT_EVENTS: Final = 20
+ALL_ROWS_EVERY: Final = 25
+BOOKS_EVERY: Final = 10
+READERS_MOST: Final = 5
+SETS: Final = {"a": 24, "b": 8}
+YEAR_S: Final = 365 * 86_400.0
+
+
+class SmallCache(Cache):
+    """A cache whose lists are outgrown soon."""
+
+    def is_outgrown(self, name: str) -> bool:
+        dataset = self.known(name)
+        return (
+            dataset is not None
+            and dataset.count >= OUTGROWN_LEAST
+            and dataset.count > OUTGROWN * len(dataset.manifest)
+        )
+
+
+class World:
+    """One cache directory, its owner, its sources and its readers, under seeded disorder."""
+
+    def __init__(self, rng: Random, directory: Path) -> None:
+        self.rng, self.directory = rng, directory
+        self.fuse = Fuse()
+        self.clock = SimulatedClock(self.fuse)
+        self.sources = {
+            name: SimulatedSource(f"c{number % 3}/{number:02d}.jpg" for number in range(count))
+            for name, count in SETS.items()
+        }
+        self.config = Config(
+            None,
+            directory / "cache",
+            directory / "socket",
+            capacity=Amount(bytes=rng.choice(CAPACITIES)),
+            reserve=Amount(),
+            memory=Amount(bytes=rng.choice(MEMORIES)),
+        )
+        self.fails = rng.choice((0.0, 0.0, 0.02, 0.1))
+        self.readers: list[SimulatedReader] = []
+        self.makes: list[tuple[SimulatedReader, Callable[[], Any]]] = []  # sessions that are being worked out
+        self.processes: dict[int, int] = {}  # when each began, by pid
+        self.waits: list[tuple[Future[Any], float]] = []
+        self.listed: dict[str, dict[str, str]] = {}
+        self.numbers: dict[str, list[tuple[str, str]]] = {}  # key and version of each number, by lineage
+        self.words_seen: dict[str, Any] = {}
+        self.shards: dict[str, tuple[Any, list[tuple[str, str]]]] = {}  # open, and what is in them
+        self.flipped: set[int] = set()  # shards whose file was damaged
+        self.is_shrunk = False
+        self.is_catalog_whole = True
+        self.steps = self.serial = 0
+        self.depth = 0
+        self.last: deque[str] = deque(maxlen=KEPT_EVENTS)
+        self.counts: Counter[str] = Counter()
+        self.start()
+
+    # The owner
+
+    def start(self) -> None:
+        """A new owner takes over the directory. It may be killed while it does."""
+        self.cache = SmallCache(self.config, self.clock)
+        self._guard()
+        self.staging = Staging(self.cache, self._make_pool, SimulatedDisk)  # type: ignore[arg-type]
+        self.staging.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
+        disk = self.staging._disk
+        assert isinstance(disk, SimulatedDisk)
+        self.disk = disk
+        self.owner = Owner(self.cache, self.staging)
+        self.staging.jobs.resume()
+        for reader in self.readers:
+            reader.order = None
+
+    def _make_pool(self, events: Any, clock: Any) -> SimulatedPool:
+        self.pool = SimulatedPool(events, clock, self.sources)
+        self.pool.listed = self.listed
+        return self.pool
+
+    def _guard(self) -> None:
+        """Give the owner more points to be killed at: around each transaction, and each file that goes."""
+        fuse, catalog, files = self.fuse, self.cache.catalog, self.cache.departures.files
+        transaction, remove = catalog.transaction, files.remove
+
+        @contextmanager
+        def guarded_transaction() -> Iterator[None]:
+            fuse.point()
+            with transaction():
+                yield
+            fuse.point()
+
+        def guarded_remove(path: Path, counted_bytes: int) -> int:
+            return int(guarded(lambda: remove(path, counted_bytes), fuse)())
+
+        catalog.transaction = guarded_transaction  # type: ignore[method-assign]
+        files.remove = guarded_remove  # type: ignore[method-assign]
+
+    def _abandon(self) -> None:
+        """The owner's process has ended: nothing is finished, and nothing is given back."""
+        self.waits.clear()
+        self.makes.clear()
+        self.cache.departures.files.close()
+        self.cache.catalog.close()
+        os.close(self.cache._lock_fd)
+
+    def _start_again(self) -> None:
+        while True:
+            try:
+                self.start()
+                return
+            except Killed:
+                self.note("killed at start")
+
+    def close(self) -> None:
+        self._abandon()
+        shutil.rmtree(self.staging._transients._directory, ignore_errors=True)
+        assert self.staging._transients._directory.parent == MEMORY
+        self.readers.clear()
+
+    # Steps
+
+    def run(self, steps: int) -> None:
+        self.prefetch()
+        self.finish()
+        for _ in range(steps):
+            self.step()
+        self.settle()
+
+    def step(self) -> None:
+        """One event, a step of the loop, and the promises."""
+        self.steps += 1
+        (name,) = self.rng.choices(EVENT_NAMES, EVENT_WEIGHTS)
+        self.note(name)
+        self._do(getattr(self, name))
+        self.check()
+
+    def _do(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+            if self.rng.random() < 0.8:
+                self.staging.step(0.0)
+                promises.whoever_waits_has_a_deadline(self)
+        except Killed:
+            self.note("  killed")
+            self._abandon()
+            self._start_again()
+        self.fuse.left = None
+
+    def check(self) -> None:
+        everything = self.steps % ALL_ROWS_EVERY == 0
+        promises.the_books_of_the_budget_add_up(self)
+        promises.the_disk_holds_no_more_than_counts(self)
+        promises.every_word_points_to_a_whole_row(self, everything)
+        promises.what_is_leased_is_kept(self)
+        if self.steps % BOOKS_EVERY == 0:
+            promises.nothing_is_left_over(self)
+            promises.hits_and_misses_are_requests(self)
+
+    def settle(self) -> None:
+        """All is well from now on: everything that was begun comes to its end."""
+        self.note("settle")
+        self.fails = 0.0
+        for source in self.sources.values():
+            source.is_there = True
+        self.cache.budget.reserve = Amount()
+        for _ in range(200):
+            for worker in list(self.pool.workers):
+                assert isinstance(worker, SimulatedWorker)
+                worker.hangs = False
+            if not self.finish_some():
+                break
+            self.check()
+            promises.whoever_waits_has_a_deadline(self)
+        promises.nothing_is_under_way(self)
+        promises.nothing_is_left_over(self)
+        promises.hits_and_misses_are_requests(self)
+        promises.every_word_points_to_a_whole_row(self, True)
+        for reader in self.readers:
+            self._read(reader, reader.manifest.numbers)
+
+    def finish(self) -> None:
+        """Whatever is under way comes to its end."""
+        while self.finish_some():
+            pass
+
+    def finish_some(self) -> bool:
+        """All workers and the disk do what they have. False: nothing is under way any more."""
+        self.work_all()
+        while self.disk.sync():
+            pass
+        self.clock.advance(30.0)
+        self.staging.step(0.0)
+        return bool(self.staging._tasks._open) or len(self.disk) > 0 or self._open_jobs()
+
+    def work_all(self) -> None:
+        while busy := self.pool.busy():
+            self.pool.do(busy[0], self.rng, 0.0)
+        self._say_all()
+
+    def _open_jobs(self) -> bool:
+        return any(not job.ended for job in self.staging.jobs.by_id.values())
+
+    # Small things
+
+    def note(self, text: str) -> None:
+        self.last.append(f"{self.steps:4d} {'  ' * self.depth}{text}")
+        self.counts[text.strip().split(" ")[0]] += 1
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """Ask the owner. An error of ours is an answer; any other is a bug."""
+        try:
+            return question()
+        except StagerError as error:
+            self.counts["refused"] += 1
+            self.last.append(f"        {type(error).__name__}: {error.message[:80]}")
+            return None
+
+    def note_answer(self, error: BaseException | None) -> None:
+        assert error is None or isinstance(error, StagerError), error
+        self.counts["answers"] += 1
+
+    def known_numbers(self, records: Records) -> list[tuple[str, str]]:
+        """The key and version of each number of a list: what a number once was, it is for life."""
+        known = self.numbers.setdefault(records.lineage, [])
+        if len(known) < len(records):
+            infos = records.infos(np.arange(len(known), len(records)))
+            known += [(info.key, info.version) for info in infos]
+        return known
+
+    def spec(self, name: str, crop: int = 0) -> DatasetSpec:
+        crop = crop or self.rng.choice((CROPS[0], *CROPS))
+        recipe = check_recipe({"kind": "image", "resize": 0, "crop": crop})
+        return DatasetSpec(name, SourceSpec(f"/simulated/{name}"), "folder", recipe)
+
+    def subset(self) -> Subset:
+        return self.rng.choice(
+            (Subset(), Subset(), Subset(classes=("c0",)), Subset(classes=2), Subset(fraction=0.5))
+        )
+
+    def name(self) -> str:
+        return self.rng.choice(("a", "a", "b"))
+
+    def pick_reader(self) -> SimulatedReader | None:
+        return self.rng.choice(self.readers) if self.readers else None
+
+    # Events: jobs
+
+    def prefetch(self) -> None:
+        stop_after = self.rng.choice(("", "", "", "", "scan", "plan"))
+        kind = self.rng.choice(("auto", "auto", "auto", "lmdb"))
+        request = Request(self.spec(self.name()), self.subset(), kind, stop_after)
+        self.ask(lambda: self.owner.prefetch(request))
+
+    def cancel(self) -> None:
+        jobs = [job.id for job in self.staging.jobs.by_id.values()]
+        if jobs:
+            self.ask(lambda: self.owner.cancel(self.rng.choice(jobs)))
+
+    # Events: workers and the disk
+
+    def work(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            if busy := self.pool.busy():
+                self.pool.do(self.rng.choice(busy), self.rng, self.fails)
+        if self.rng.random() < 0.8:
+            self._say_all()
+
+    def say(self) -> None:
+        self._say_all()
+
+    def _say_all(self) -> None:
+        for answer in self.pool.unsaid:
+            self.staging.events.put(answer)
+        self.pool.unsaid.clear()
+
+    def worker_dies(self) -> None:
+        workers = [worker for worker in self.pool.workers if worker.tasks]
+        if workers:
+            worker = self.rng.choice(workers)
+            if self.rng.random() < 0.5:  # what it did last was not told
+                self.pool.unsaid = [answer for answer in self.pool.unsaid if answer.worker is not worker]
+            self._say_all()
+            self.staging.events.put(Answer(worker, None))
+
+    def worker_hangs(self) -> None:
+        if busy := self.pool.busy():
+            self.rng.choice(busy).hangs = True
+
+    def disk_syncs(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            self.disk.sync()
+
+    def disk_fails(self) -> None:
+        self.disk.sync(is_broken=True)
+
+    # Events: the source
+
+    def source_changes(self) -> None:
+        source = self.sources[self.name()]
+        for _ in range(self.rng.randint(1, 6)):
+            keys = sorted(source.versions)
+            act = self.rng.choice(("change", "change", "add", "remove", "revert"))
+            key = self.rng.choice(keys) if keys else ""
+            if act == "add" or not keys:
+                source.add(f"c{self.rng.randrange(3)}/{self.rng.randrange(40):02d}.jpg")
+            elif act == "change":
+                source.change(key)
+            elif act == "remove":
+                del source.versions[key]
+            else:
+                source.versions[key] = self.rng.randint(1, source.newest[key])
+
+    def source_vanishes(self) -> None:
+        source = self.sources[self.name()]
+        source.is_there = not source.is_there
+
+    # Events: readers
+
+    def open_reader(self) -> None:
+        name = self.name()
+        if name in self.cache.datasets and len(self.readers) < READERS_MOST:
+            self.open_named(name)
+
+    def open_named(self, name: str) -> None:
+        self.serial += 1
+        pid = self.rng.choice((100 + self.serial, 100 + self.serial, 0))
+        if pid:
+            self.processes[pid] = self.serial
+        # Whatever is going on, what an owner has can be opened.
+        reader = SimulatedReader.open(
+            datasets_dir(self.config.cache_dir) / name, f"s{self.serial}", pid, self.listed
+        )
+        self.readers.append(reader)
+        if self.rng.random() < 0.8:
+            self._hello(reader)
+
+    def _hello(self, reader: SimulatedReader) -> None:
+        said = self.ask(
+            lambda: self.owner.readers.hello(
+                reader.version, reader.session, reader.record.manifest, reader.pid
+            )
+        )
+        # One that says so too late may find that its version is not kept any more.
+        reader.is_leased = said is not None and reader.pid > 0 and reader.is_kept()
+
+    def reader_dies(self) -> None:
+        if (reader := self.pick_reader()) is not None:
+            self.readers.remove(reader)
+            self.processes.pop(reader.pid, None)
+
+    def read(self) -> None:
+        if (reader := self.pick_reader()) is not None:
+            self._read(reader, reader.pick(self.rng, self.rng.randint(1, 16)))
+
+    def _read(self, reader: SimulatedReader, numbers: Any) -> None:
+        try:
+            missing, corrupt = reader.fill(numbers)
+        except StagerError:
+            self.counts["read_errors"] += 1
+            return
+        self._was_read(reader, numbers, missing, corrupt)
+
+    def read_slowly(self) -> None:
+        """A reader that is stopped between two samples, while the world goes on."""
+        reader = self.pick_reader()
+        if reader is None or self.depth:
+            return
+        numbers = reader.pick(self.rng, self.rng.randint(2, 6))
+
+        def between() -> None:
+            if self.rng.random() < 0.5:
+                self.depth += 1
+                self.step()
+                self.depth -= 1
+
+        try:
+            missing, corrupt = reader.visit(numbers, between)
+        except StagerError:
+            self.counts["read_errors"] += 1
+            return
+        if reader in self.readers:
+            self._was_read(reader, numbers, missing, corrupt)
+
+    def _was_read(
+        self, reader: SimulatedReader, numbers: Any, missing: list[int], corrupt: list[int]
+    ) -> None:
+        self.counts["compared"] += len(numbers) - len({*missing, *corrupt})
+        self.counts["misses"] += len({*missing, *corrupt})
+        for at in corrupt:
+            is_ours = self.flipped or reader.is_word_damaged(int(numbers[at]))
+            assert is_ours, f"{reader.session}: number {numbers[at]} is corrupt, and nobody damaged it"
+        reader.count(numbers, len({*missing, *corrupt}))
+        if reader.order is not None:
+            reader.position = min(reader.position + len(numbers), len(reader.order))
+        wanted = numbers[sorted({*missing, *corrupt})].tolist()
+        if wanted and self.rng.random() < 0.6:
+            self._want(reader, wanted, numbers[corrupt].tolist())
+
+    def _want(self, reader: SimulatedReader, samples: list[int], corrupt: list[int]) -> None:
+        wait_s = self.rng.choice((0.5, 5.0, 20.0))
+        until = self.clock.now_s + wait_s
+        answer = self.ask(lambda: self.owner.readers.want(reader.version, samples, corrupt, wait_s))
+        if answer is not None:
+            self.waits.append((answer, until))
+
+    def hold_shards(self) -> None:
+        if (reader := self.pick_reader()) is not None:
+            reader.held = reader.reader._open_shards()
+
+    def read_held(self) -> None:
+        reader = self.pick_reader()
+        if reader is not None and reader.held is not None:
+            self.counts["compared"] += reader.read_held(reader.manifest.numbers)
+
+    def report(self) -> None:
+        reader = self.pick_reader()
+        if reader is None:
+            return
+        answer = self.ask(lambda: self.owner.readers.report(reader.report()))
+        if answer is not None:
+            reader.told = reader.totals
+            reader.reads.clear()
+            if not answer["knows_reader"]:
+                self._hello(reader)
+
+    def begin_epoch(self) -> None:
+        reader = self.pick_reader()
+        if reader is None:
+            return
+        reader.epoch += 1
+        make = self.ask(lambda: self.owner.readers.asked_to_read(reader.reading(self.rng)))
+        if make is not None:
+            self.makes.append((reader, make))
+            if self.rng.random() < 0.7:
+                self.order_is_known()
+
+    def order_is_known(self) -> None:
+        """What was worked out beside the loop comes back to it."""
+        if not self.makes:
+            return
+        reader, make = self.makes.pop(0)
+        session = self.ask(make)
+        if session is None or reader not in self.readers:
+            return
+        if self.ask(lambda: self.owner.readers.read_in_order(session)) is not None:
+            reader.order, reader.position = session.order, 0
+
+    # Events: people
+
+    def evict(self) -> None:
+        self.ask(lambda: self.owner.evict(self.name(), self.subset()))
+
+    def pin(self) -> None:
+        self.ask(lambda: self.owner.pin(self.name(), self.subset(), self.rng.random() < 0.5))
+
+    def look(self) -> None:
+        self.ask(lambda: self.owner.status(True))
+        self.ask(self.owner.stats)
+        for name in SETS:
+            self.ask(lambda name=name: self.owner.why(name, "0"))
+            self.ask(lambda name=name: self.owner.failures(name))
+            self.ask(lambda name=name: self.owner.reads(name))
+
+    def repair(self) -> None:
+        bad = [
+            shard["shard"]
+            for shard in self.owner.shard_paths()
+            if problem_of(Path(shard["path"]), shard["dead_rows"])
+        ]
+        assert self.flipped.issuperset(bad), "bad, and nobody damaged it"
+        self.ask(lambda: self.owner.drop_bad(bad))
+
+    # Events: damage
+
+    def flip_shard(self) -> None:
+        shards = self.owner.shard_paths()
+        if not shards:
+            return
+        shard = self.rng.choice(shards)
+        with Path(shard["path"]).open("r+b") as file:
+            at = self.rng.randrange(shard["bytes"])
+            if os.lseek(file.fileno(), at, os.SEEK_DATA) != at:
+                return  # in a hole
+            byte = os.pread(file.fileno(), 1, at)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << self.rng.randrange(8)]), at)
+        self.flipped.add(shard["shard"])
+        for reader in self.readers:  # a flip after the first touch is not seen: let the next be the first
+            reader.reader._checked[:] = 0
+
+    def flip_word(self) -> None:
+        datasets = list(self.cache.open.values())
+        if not datasets:
+            return
+        dataset = self.rng.choice(datasets)
+        number = self.rng.randrange(max(dataset.count, 1))
+        if is_damaged(dataset.index.words[number : number + 1])[0]:
+            return  # a second flip could make a word of it that looks right
+        with dataset.index.path.open("r+b") as file:
+            at = HEADER_BYTES + 8 * number + self.rng.randrange(8)
+            byte = os.pread(file.fileno(), 1, at)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << self.rng.randrange(8)]), at)
+
+    # Events: room and time
+
+    def budget_changes(self) -> None:
+        budget = self.cache.budget
+        if self.rng.random() < 0.5:
+            capacity = Amount(bytes=self.rng.choice(CAPACITIES))
+            budget.capacity = capacity
+            self.config = replace(self.config, capacity=capacity)
+            self.is_shrunk = True
+        else:  # others fill the disk, or make room again
+            budget.reserve = Amount() if budget.reserve.fraction else Amount(fraction=1.0)
+
+    def time_passes(self) -> None:
+        self.clock.advance(self.rng.choice((0.1, 0.5, 1.0, 3.0, 6.0, 30.0, 61.0, 130.0, 700.0, 7200.0)))
+
+    def wall_jumps(self) -> None:
+        self.clock.wall_s += self.rng.choice((-1, 1)) * self.rng.choice((1.0, 3600.0, YEAR_S, 5 * YEAR_S))
+        self.clock.wall_s = max(self.clock.wall_s, 0.0)
+
+    # Events: the owner's end
+
+    def kill(self) -> None:
+        raise Killed
+
+    def crash(self) -> None:
+        """The owner is killed somewhere in the next things that it does."""
+        self.fuse.left = self.rng.randint(1, 60)
+        for _ in range(self.rng.randint(1, 4)):
+            name = self.rng.choice(("work", "disk_syncs", "evict", "prefetch", "repair", "pin", "report"))
+            self.note(f"  {name}")
+            getattr(self, name)()
+            self.staging.step(0.0)
+
+    def crash_at_start(self) -> None:
+        self._abandon()
+        self.fuse.left = self.rng.randint(1, 30)
+        self._start_again()
+
+    def restart(self) -> None:
+        """A stop that waits for the disk, or waits in vain."""
+        for _ in range(len(self.disk) if self.rng.random() < 0.8 else 0):
+            self.disk.sync()
+        self.clock.drift_s = STOP_S
+        self.staging.stop()
+        self.clock.drift_s = 0.0
+        self.waits.clear()
+        self.makes.clear()
+        self.cache.close()
+        self._start_again()
+
+    def lose_catalog(self) -> None:
+        self._abandon()
+        path = self.config.cache_dir / "catalog.db"
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        with path.open("r+b") as file:
+            file.truncate(100)
+        self.is_catalog_whole = False
+        for reader in self.readers:
+            reader.is_leased = False
+        self._start_again()
+
+
+EVENTS: Final[dict[str, float]] = {
+    "prefetch": 6,
+    "cancel": 0.5,
+    "work": 24,
+    "say": 2,
+    "worker_dies": 1.5,
+    "worker_hangs": 0.5,
+    "disk_syncs": 10,
+    "disk_fails": 0.7,
+    "source_changes": 3,
+    "source_vanishes": 0.3,
+    "open_reader": 4,
+    "reader_dies": 1.2,
+    "read": 16,
+    "read_slowly": 3,
+    "hold_shards": 1,
+    "read_held": 2,
+    "report": 5,
+    "begin_epoch": 2,
+    "order_is_known": 1,
+    "evict": 1.5,
+    "pin": 1,
+    "look": 0.7,
+    "repair": 0.7,
+    "flip_shard": 0.5,
+    "flip_word": 0.7,
+    "budget_changes": 0.8,
+    "time_passes": 8,
+    "wall_jumps": 0.3,
+    "kill": 0.8,
+    "crash": 1.0,
+    "crash_at_start": 0.2,
+    "restart": 0.6,
+    "lose_catalog": 0.1,
+}
+EVENT_NAMES: Final = list(EVENTS)
+EVENT_WEIGHTS: Final = list(EVENTS.values())

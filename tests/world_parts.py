@@ -1,0 +1,275 @@
+"""What a simulated world is made of: its clock, sources, workers and disk. No threads, no waits."""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stager.budget import check_free
+from stager.cache import Cache
+from stager.config import TASKS_PER_WORKER
+from stager.dataset import DatasetSpec
+from stager.durable import Durable, DurableQueue
+from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
+from stager.events import Events
+from stager.layouts import LAYOUTS
+from stager.manifest import Manifest
+from stager.model import ObjectInfo, Row, ShardHeader, checksum_of, sample_tag
+from stager.open_dataset import Dataset
+from stager.recipes import open_recipe
+from stager.records import Records
+from stager.rows import ShardRow
+from stager.scan import NOTHING_KNOWN, Known, write_manifest
+from stager.shards import FORMATS
+from stager.workers import Answer, WorkerProcess
+
+OBJECT_BYTES: Final = 1000
+
+
+class Killed(BaseException):
+    """The owner's process ends here, in the middle of whatever it does."""
+
+
+class Fuse:
+    """Burns down at each point where a process may end; None: it does not burn."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+
+    def point(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.left = None
+                raise Killed
+
+
+class SimulatedClock:
+    """Both readings are under the test's control. Whoever reads it may be killed by that."""
+
+    def __init__(self, fuse: Fuse) -> None:
+        self.now_s, self.wall_s = 1000.0, 1.8e9
+        self.drift_s = 0.0  # that pass between two readings
+        self._fuse = fuse
+
+    def now(self) -> float:
+        self._fuse.point()
+        self.now_s += self.drift_s
+        return self.now_s
+
+    def wall(self) -> float:
+        self._fuse.point()
+        return self.wall_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.wall_s += seconds
+
+
+@lru_cache(maxsize=4096)
+def pixels(key: str, version: str, crop: int) -> npt.NDArray[np.uint8]:
+    """The one right array of a sample: other keys, versions and recipes have other bytes in every block."""
+    random = np.random.Generator(np.random.PCG64(sample_tag(key, version) ^ crop))
+    made = random.integers(1, 256, (crop, crop, 3), dtype=np.uint8)  # no zeros: a hole is never right
+    made.flags.writeable = False
+    return made
+
+
+class SimulatedSource:
+    """Keys and the version that each has now. It may vanish, as a mount does."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.versions: dict[str, int] = dict.fromkeys(keys, 1)
+        self.newest: dict[str, int] = dict(self.versions)  # that a key ever had
+        self.is_there = True
+
+    def listing(self) -> list[ObjectInfo]:
+        if not self.is_there:
+            raise SourceNotFound("simulated: no such place", hint="bring it back")
+        return [ObjectInfo(key, OBJECT_BYTES, f"v{self.versions[key]}") for key in sorted(self.versions)]
+
+    def refusal(self, info: ObjectInfo) -> str:
+        """Why a version cannot be had any more; '' if it can."""
+        if info.key not in self.versions:
+            return "missing"
+        return "" if f"v{self.versions[info.key]}" == info.version else "changed"
+
+    def change(self, key: str) -> None:
+        self.newest[key] = self.versions[key] = self.newest[key] + 1
+
+    def add(self, key: str) -> None:
+        self.versions[key] = self.newest.setdefault(key, 0) or 1
+        self.newest[key] = max(self.newest[key], 1)
+
+
+@dataclass(eq=False)
+class SimulatedWorker(WorkerProcess):
+    """A worker without a process. `hangs`: it does nothing any more, and says nothing."""
+
+    hangs: bool = False
+    held: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+class SimulatedPool:
+    """Holds tasks until the world lets a worker do one, in the test's own process."""
+
+    size, threads = 2, 1
+
+    def __init__(self, events: Events, clock: SimulatedClock, sources: Mapping[str, SimulatedSource]) -> None:
+        self.workers: list[WorkerProcess] = []
+        self._events, self._clock, self._sources = events, clock, sources
+        self.listed: dict[str, dict[str, str]] = {}  # the keys and versions of each manifest, by its digest
+        self.unsaid: list[Answer] = []  # done, and on its way
+
+    def start(self, specs: Iterable[DatasetSpec]) -> None:
+        pass
+
+    def free_slots(self) -> int:
+        return self.size * TASKS_PER_WORKER - sum(len(worker.tasks) for worker in self.workers)
+
+    def send(self, task: Mapping[str, Any]) -> None:
+        if len(self.workers) < self.size:
+            self.workers.append(SimulatedWorker(None, self._clock.now_s))  # type: ignore[arg-type]
+        worker = min(self.workers, key=lambda worker: len(worker.tasks))
+        assert isinstance(worker, SimulatedWorker)
+        if not worker.tasks:
+            worker.heard_at = self._clock.now_s
+        worker.tasks.add(task["task"])
+        worker.held.append(task)
+
+    def drop(self, worker: WorkerProcess) -> None:
+        if worker in self.workers:
+            self.workers.remove(worker)
+
+    def stop(self) -> None:
+        self.workers.clear()
+
+    def busy(self) -> list[SimulatedWorker]:
+        """Those that could do something now."""
+        found = [worker for worker in self.workers if isinstance(worker, SimulatedWorker)]
+        return [worker for worker in found if worker.held and not worker.hangs]
+
+    def do(self, worker: SimulatedWorker, rng: Random, fails: float) -> None:
+        """One task of a worker, to its end. The answer waits in `unsaid`."""
+        task = worker.held.pop(rng.randrange(len(worker.held)))
+        message = self._done(task, rng, fails)
+        self.unsaid.append(Answer(worker, {"task": task["task"], **message}))
+
+    def _done(self, task: Mapping[str, Any], rng: Random, fails: float) -> dict[str, Any]:
+        spec = DatasetSpec.from_json(task["dataset"])
+        try:
+            if rng.random() < fails / 4:
+                raise SourceBusy("simulated: no answer", hint="try again")
+            if task["kind"] == "scan":
+                return {"kind": "done", **self._scan(task, spec)}
+            return {"kind": "done", **self._build(task, spec, rng, fails)}
+        except (StagerError, OSError) as error:
+            told = known_error(error, task.get("path", ""))
+            return {
+                "kind": "failed",
+                "error": type(told).__name__,
+                "message": told.message,
+                "hint": told.hint,
+            }
+
+    def _scan(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
+        known = NOTHING_KNOWN
+        if told := task["known"]:
+            records = _records(told)
+            known = Known(records, Manifest.open(Path(told["manifest"]), records), told["relist"])
+        listing = self._sources[spec.name].listing()
+        digest = write_manifest(Path(task["path"]), LAYOUTS[spec.layout], listing, known)
+        self.listed[digest] = {info.key: info.version for info in listing}
+        return {}
+
+    def _build(self, task: Mapping[str, Any], spec: DatasetSpec, rng: Random, fails: float) -> dict[str, Any]:
+        source, recipe = self._sources[spec.name], open_recipe(spec.recipe)
+        scratch = Path(task["scratch"]) if task["scratch"] else None
+        if scratch is not None:
+            check_free(scratch.parent, task["free_before"])
+        if not source.is_there:
+            raise SourceNotFound("simulated: no such place", hint="bring it back")
+        samples = list(task["samples"])
+        rng.shuffle(samples)  # rows lie in the order in which they were ready
+        rows, staged, failed = [], [], []
+        for number, info in zip(samples, _records(task["list"]).infos(samples), strict=True):
+            reason = source.refusal(info)
+            if not reason and rng.random() < fails:
+                reason = rng.choice(("corrupt", "unreadable", "forbidden"))
+            if reason:
+                failed.append((number, reason, f"simulated: {reason}"))
+                continue
+            arrays = {"image": pixels(info.key, info.version, spec.recipe["crop"])}
+            checksum = checksum_of(sample_tag(info.key, info.version), recipe.digest, recipe.fields, arrays)
+            rows.append(Row(info.key, info.version, arrays, checksum))
+            staged.append(number)
+        row_bytes = sum(row.arrays["image"].nbytes for row in rows)
+        size_bytes = row_bytes
+        if scratch is not None and rows:
+            header = ShardHeader(spec.name, task["manifest"], recipe.digest, recipe.fields)
+            FORMATS[task["format"]].write(scratch, header, rows)
+            size_bytes = scratch.stat().st_size
+            scratch.replace(task["path"])
+        return {
+            "samples": staged,
+            "failed": failed,
+            "size_bytes": size_bytes,
+            "size_squares": row_bytes * row_bytes // max(len(rows), 1),
+            "reads": len(rows),
+            "read_bytes": OBJECT_BYTES * len(rows),
+            "fetch_s": 0.01,
+            "prepare_s": 0.001,
+            "seconds": 0.1,
+        }
+
+
+def _records(told: Mapping[str, Any]) -> Records:
+    return Records.open(Path(told["directory"]), told["lineage"], told["segments"])
+
+
+class SimulatedDisk(DurableQueue):
+    """Syncs when the world says so, or fails."""
+
+    def __init__(self, cache: Cache, events: Events) -> None:
+        self._cache, self._events = cache, events
+        self._waiting: dict[int, tuple[Dataset, ShardRow]] = {}
+        self._to_sync: list[tuple[Dataset, ShardRow]] = []
+
+    def add(self, dataset: Dataset, row: ShardRow) -> None:
+        self._waiting[row.number] = (dataset, row)
+        self._to_sync.append((dataset, row))
+
+    def stop(self) -> None:
+        pass
+
+    def sync(self, is_broken: bool = False) -> bool:
+        """The next file. False: there is none."""
+        if not self._to_sync:
+            return False
+        dataset, row = self._to_sync.pop(0)
+        error = OSError(errno.EIO, os.strerror(errno.EIO)) if is_broken else None
+        self._events.put(Durable(dataset, row, error))
+        return True
+
+    def rows(self) -> Iterator[ShardRow]:
+        """What readers have, and the catalog not yet."""
+        yield from (row for _, row in self._waiting.values())
+
+
+def guarded(act: Callable[[], Any], fuse: Fuse) -> Callable[[], Any]:
+    """The same, with a point before and one after where the process may end."""
+
+    def do() -> Any:
+        fuse.point()
+        done = act()
+        fuse.point()
+        return done
+
+    return do

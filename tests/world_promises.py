@@ -1,0 +1,175 @@
+"""What must hold in a simulated world after every step, one function a promise."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stager.check import check_books
+from stager.dataset import datasets_dir
+from stager.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
+from stager.shards import FORMATS, open_shard
+from world_parts import SimulatedPool, pixels
+
+if TYPE_CHECKING:
+    from world import World
+
+BLOCK_BYTES = 4096
+
+
+def the_books_of_the_budget_add_up(world: "World") -> None:
+    """Used is what is recorded and what is on its way to the disk; reserved is what open tasks have."""
+    cache, staging = world.cache, world.staging
+    recorded = sum(cache.departures.bytes_of(row) for row in cache.catalog.shards())
+    coming = sum(row.bytes for row in world.disk.rows())
+    assert cache.budget.used_bytes == recorded + coming, (cache.budget.used_bytes, recorded, coming)
+    tasks = staging._tasks._open.values()
+    reserved = sum(task.reserved_bytes for task in tasks if not task.is_transient)
+    assert cache.budget.reserved_bytes == reserved, (cache.budget.reserved_bytes, reserved)
+    in_memory = sum(task.reserved_bytes for task in tasks if task.is_transient)
+    assert staging._transients._reserved_bytes == in_memory
+    for dataset in cache.open.values():
+        flying = np.zeros(dataset.count, dtype=np.bool_)
+        for task in tasks:
+            if task.dataset is dataset and task.path is not None:
+                flying[task.samples] = True
+        assert np.array_equal(staging._tasks.in_flight(dataset), flying), "in flight and in no task"
+
+
+def the_disk_holds_no_more_than_counts(world: "World") -> None:
+    budget = world.cache.budget
+    total = files = 0
+    for path in shard_files(world.cache.directory):
+        found = os.lstat(path)
+        total += found.st_blocks * 512
+        files += 1
+    assert total <= budget.used_bytes + budget.reserved_bytes + files * BLOCK_BYTES, (total, budget)
+    over = budget.used_bytes + budget.reserved_bytes > budget.capacity.of(0)
+    world.is_shrunk = world.is_shrunk and over
+    assert not over or world.is_shrunk, budget
+
+
+def shard_files(directory: Path) -> list[str]:
+    """Every shard's file on the disk, whole or being written; not those in memory."""
+    found = [entry.path for entry in os.scandir(directory / "scratch") if entry.name.startswith("shard-")]
+    for dataset in os.scandir(datasets_dir(directory)):
+        with os.scandir(f"{dataset.path}/shards") as entries:
+            found += [entry.path for entry in entries if not entry.is_symlink()]
+    return found
+
+
+def every_word_points_to_a_whole_row(world: "World", everything: bool) -> None:
+    """Of all indexes, those that only readers have, too. Rows that may have changed, or all of them."""
+    for dataset in world.cache.open.values():
+        known = world.known_numbers(dataset.records)
+        words = dataset.index.words.copy()
+        before = world.words_seen.get(str(dataset.index.path), words[:0])
+        is_new = np.ones(len(words), np.bool_)
+        is_new[: len(before)] = words[: len(before)] != before[: len(words)]
+        if everything:
+            is_new[:] = True
+        check_rows(world, dataset.directory, dataset.record.recipe, words, is_new, known)
+        world.words_seen[str(dataset.index.path)] = words
+    owned = {(d.record.recipe, d.record.lineage): d for d in world.cache.open.values()}
+    for reader in world.readers:
+        words = reader.reader.index.words.copy()
+        owner = owned.get((reader.record.recipe, reader.record.lineage))
+        differs = np.ones(len(words), np.bool_)
+        if owner is not None:
+            differs = words != owner.index.words[: len(words)]
+        known = world.known_numbers(reader.reader.records)
+        check_rows(world, reader.reader.directory, reader.record.recipe, words, differs, known)
+
+
+def check_rows(
+    world: "World",
+    directory: Path,
+    recipe: str,
+    words: Words,
+    mask: Any,
+    known: list[tuple[str, str]],
+) -> None:
+    if not words[mask].any():
+        return
+    for number in np.flatnonzero(mask & is_resident(words)).tolist():
+        word = words[number : number + 1]
+        shard, row = int(shard_of(word)[0]), int(row_of(word)[0])
+        if shard in world.flipped:
+            continue
+        suffix = FORMATS[FORMAT_NAMES[int(format_of(word)[0])]].suffix
+        path = f"{directory}/shards/{shard:08x}{suffix}"
+        assert os.path.exists(path), f"number {number} points to {shard:08x}, which is not there"  # noqa: PTH110
+        if path not in world.shards:  # a number is never used twice, and opening takes long
+            opened = open_shard(Path(path))
+            world.shards[path] = opened, opened.identities()
+        reader, identities = world.shards[path]
+        assert reader.header.recipe == recipe, f"number {number} of another recipe"
+        assert identities[row] == known[number], f"number {number} is another sample"
+        array = reader.row(row)["image"]
+        right = pixels(*known[number], array.shape[0])
+        assert np.array_equal(array, right), f"number {number} shard {shard:08x} row {row} is not whole"
+
+
+def nothing_is_left_over(world: "World") -> None:
+    """Files on the disk are recorded or under way, and what is recorded is there and in the index."""
+    damaged = any(np.any(is_damaged(dataset.index.words)) for dataset in world.cache.open.values())
+    told = check_books(world.cache, world.staging.paths_under_way())
+    problems = [line for line in told if not damaged or not line.endswith(("damaged words", "the index"))]
+    assert not problems, problems
+    memory = world.staging._transients._directory
+    if memory.exists():
+        files = {path for path in memory.iterdir() if path.suffix != ".scratch"}
+        known = {shard.path for shard in world.staging._transients._shards.values()}
+        known |= {task.path for task in world.staging._tasks._open.values() if task.is_transient}
+        assert files <= known, files - known
+
+
+def hits_and_misses_are_requests(world: "World") -> None:
+    counts: dict[str, list[int]] = {}
+    for row in world.cache.catalog.counts():
+        assert row["hits"] + row["misses"] == row["requests"], row
+        assert sum(row["reasons"].values()) == row["misses"], row
+        sums = counts.setdefault(row["session"], [0, 0])
+        sums[0] += row["requests"]
+        sums[1] += row["misses"]
+    if world.is_catalog_whole:
+        for reader in world.readers:
+            found = counts.get(reader.session, [0, 0])
+            told = [[total.requests, total.misses] for total in (reader.told, reader.sent)]
+            assert found in told, (found, told)  # the answer to what was sent last may have been lost
+
+
+def whoever_waits_has_a_deadline(world: "World") -> None:
+    """After a step of the loop nobody waits whose time is up, and every answer says what it should."""
+    for want in world.staging._wants._open:
+        assert want.until > world.clock.now_s, "a reader waits for ever"
+    waits = []
+    for future, until in world.waits:
+        if future.done():
+            error = future.exception()
+            world.note_answer(error)
+        else:
+            assert until > world.clock.now_s, "a reader's answer is lost"
+            waits.append((future, until))
+    world.waits = waits
+
+
+def what_is_leased_is_kept(world: "World") -> None:
+    """A version that a living reader has said it reads stays: its manifest, its list and its index."""
+    for reader in world.readers:
+        assert not reader.is_leased or reader.is_kept(), f"{reader.session}: its version has gone"
+
+
+def nothing_is_under_way(world: "World") -> None:
+    """Once all work is done, no task, no reservation and nobody who waits is left."""
+    staging, pool = world.staging, world.pool
+    assert isinstance(pool, SimulatedPool)
+    assert not staging._tasks._open
+    assert not staging._tasks._urgent
+    assert not staging._tasks._suspects
+    assert not staging._wants._open
+    assert not len(world.disk)
+    assert staging.cache.budget.reserved_bytes == 0
+    open_jobs = [job.told() for job in staging.jobs.by_id.values() if not job.ended]
+    assert not open_jobs, open_jobs
