@@ -308,22 +308,21 @@ class Cache:
             kept &= ~np.isin(shard_of(words), list(self.in_memory))
         return kept
 
-    def publish(self, dataset: Dataset, row: ShardRow) -> None:
-        """Point the index at a complete shard: readers have it from here on."""
+    def publish(self, dataset: Dataset, row: ShardRow) -> ShardRow:
+        """Point the index at a complete shard: readers have it from here on. Return the shard as it counts.
+
+        A sample that is kept already, which a damaged word hid, stays where it is: its row here is dead.
+        """
         rows = np.flatnonzero(row.samples >= 0)
-        self._give_way(dataset, row.samples[rows])
+        self.mend(dataset, row.samples[rows])
+        is_kept = self.kept(dataset, row.samples[rows])
+        if is_kept.any():
+            row = replace(row, samples=row.samples.copy())
+            row.samples[rows[is_kept]] = -1
+            rows = rows[~is_kept]
         dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
         dataset.losses.regained(row.samples[rows])
-
-    def _give_way(self, dataset: Dataset, samples: Numbers) -> None:
-        """Samples are staged again though they are recorded: a damaged word hid that. None is kept twice."""
-        self.mend(dataset, samples)
-        here = samples[is_resident(dataset.index.words[samples])]
-        if len(here):
-            recorded = list(self.catalog.shard_numbers(dataset.id))
-            twice = here[np.isin(shard_of(dataset.index.words[here]), recorded)]
-            if len(twice):
-                self.departures.evict_samples(dataset, twice, "corrupt", "its word was damaged")
+        return row
 
     def save_subset(self, dataset: Dataset, subset: Subset, classes: Iterable[str]) -> str:
         """Keep the drawn classes as a file that --classes @FILE takes; return its path."""

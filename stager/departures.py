@@ -115,6 +115,8 @@ class Departures:
 
     def give_back_dead(self, dataset: Dataset, shard: ShardRow) -> int:
         """Give the blocks of a shard's dead rows back to the disk; return how many bytes more these are."""
+        if not shard.dead_rows:
+            return 0
         path = dataset.path_of(shard)
         before = self._holes.get(shard.number, 0)
         try:

@@ -326,8 +326,13 @@ class Staging:
             self._transients.publish(dataset, row)
             return
         self.cache.budget.settle(0, row.bytes)
-        self.cache.publish(dataset, row)
-        self._disk.add(dataset, row)
+        row = self.cache.publish(dataset, row)
+        self.jobs.left(dataset, samples[row.samples < 0], 1)  # they are kept elsewhere
+        if np.any(row.samples >= 0):
+            self._disk.add(dataset, row)
+        else:
+            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
+            self.cache.budget.used_bytes -= row.bytes
 
     def _durable(self, event: Durable) -> None:
         """Only now the shard counts as staged."""
@@ -341,7 +346,9 @@ class Staging:
             is_asked = bool(self.jobs.waiting(dataset, samples).any())
             pins = self._pins.get(dataset.id, set())
             is_pinned = not pins.isdisjoint(samples.tolist())
-            self.cache.catalog.add_shard(replace(row, is_asked=is_asked, is_pinned=is_pinned))
+            row = replace(row, is_asked=is_asked, is_pinned=is_pinned)
+            self.cache.catalog.add_shard(row)
+            self.cache.departures.give_back_dead(dataset, row)
             pins.difference_update(samples.tolist())
         except CacheError as error:
             self.cache.departures.take_back(dataset, row, dataset.path_of(row))

@@ -90,8 +90,7 @@ class Transients:
         path = self.path_of(row.number, row.format)
         dataset.path_of(row).symlink_to(path)
         self._cache.in_memory.add(row.number)
-        self._cache.publish(dataset, row)
-        self._shards[row.number] = Transient(dataset, row, path)
+        self._shards[row.number] = Transient(dataset, self._cache.publish(dataset, row), path)
 
     def drop_passed(self) -> None:
         """Drop what every session has read. Without sessions, the oldest make room when it is needed.

@@ -66,7 +66,7 @@ def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str 
 def stage(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str = "arrow") -> ShardRow:
     row = build(cache, dataset, samples, shard_format)
     cache.budget.settle(0, row.bytes)
-    cache.publish(dataset, row)
+    row = cache.publish(dataset, row)
     cache.catalog.add_shard(row)
     return row
 
@@ -313,7 +313,7 @@ class CacheMachine(RuleBasedStateMachine):
         if not samples:
             return
         row = build(self.cache, self.dataset, samples, shard_format)
-        self.cache.publish(self.dataset, row)
+        row = self.cache.publish(self.dataset, row)
         if recorded:
             self.cache.budget.settle(0, row.bytes)
             self.cache.catalog.add_shard(row)

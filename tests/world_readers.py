@@ -13,7 +13,7 @@ from stager.index import is_damaged, shard_of
 from stager.manifest import Manifest
 from stager.meter import Totals
 from stager.model import Numbers, pack_numbers
-from stager.owner import Version
+from stager.readers import Version
 from stager.sessions import Reading
 from stager.subset import Subset
 from stager_client.gather import OpenShards
