@@ -300,6 +300,26 @@ class Cache:
         dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
         dataset.losses.regained(row.samples[rows])
 
+    def record(self, dataset: Dataset, row: ShardRow) -> None:
+        """Write down a shard that is durable by now.
+
+        A word of it may have been damaged since it was published, and mended by a catalog that did not have
+        it yet, or its sample was staged again: one gets its word back, the other's row is dead.
+        """
+        rows = np.flatnonzero(row.samples >= 0)
+        samples, words = row.samples[rows], pack_words(row.number, rows, row.format)
+        found = dataset.index.words[samples]
+        is_lost = found != words
+        is_elsewhere = is_lost & self.kept(dataset, samples)
+        row.samples[rows[is_elsewhere]] = -1
+        self.catalog.add_shard(row)
+        is_lost &= ~is_elsewhere
+        dataset.index.publish(samples[is_lost], words[is_lost])
+        if np.all(row.samples < 0):
+            self.departures.evict([row])
+        elif is_elsewhere.any():
+            self.departures.give_back_dead(dataset, row)
+
     def _give_way(self, dataset: Dataset, samples: Numbers) -> None:
         """Samples are staged again though they are recorded: a damaged word hid that. None is kept twice."""
         self.mend(dataset, samples)

@@ -335,7 +335,7 @@ class Staging:
             is_asked = bool(self.jobs.waiting(dataset, samples).any())
             pins = self._pins.get(dataset.id, set())
             is_pinned = not pins.isdisjoint(samples.tolist())
-            self.cache.catalog.add_shard(replace(row, is_asked=is_asked, is_pinned=is_pinned))
+            self.cache.record(dataset, replace(row, is_asked=is_asked, is_pinned=is_pinned))
             pins.difference_update(samples.tolist())
         except CacheError as error:
             self.cache.departures.take_back(dataset, row, dataset.path_of(row))

@@ -83,6 +83,25 @@ def test_a_shard_that_could_not_be_synced_takes_no_other_one_with_it(world: Worl
     assert np.flatnonzero(~is_resident(dataset.index.words)).tolist() == [3]
 
 
+def test_a_word_that_is_mended_before_its_shard_is_durable_is_not_lost(world: World) -> None:
+    world.owner.prefetch(Request(world.spec("a", crop=64), Subset(), "auto"))
+    while not len(world.disk):
+        world.work_all()
+        world.staging.step(0.0)
+    dataset = world.cache.datasets["a"]
+    damage_word(world, 3)
+    damage_word(world, 4)
+    world.cache.mend(dataset, np.asarray([3]))
+    world.staging._tasks.build(Piece(dataset, np.asarray([4]), "arrow"))
+    world.work_all()
+    world.staging.step(0.0)
+    world.finish()
+    assert is_resident(dataset.index.words).all()
+    assert world.owner.check_books() == []
+    assert sum(int((row.samples >= 0).sum()) for row in world.cache.catalog.shards()) == dataset.count
+    world.check()
+
+
 def test_a_prefetch_mends_a_damaged_word_and_stages_nothing(world: World) -> None:
     stage(world)
     damage_word(world, 3)
