@@ -324,6 +324,26 @@ class Cache:
         dataset.losses.regained(row.samples[rows])
         return row
 
+    def record(self, dataset: Dataset, row: ShardRow) -> None:
+        """Write down a shard that is durable by now.
+
+        A word of it may have been damaged since it was published, and mended by a catalog that did not have
+        it yet, or its sample was staged again: one gets its word back, the other's row is dead.
+        """
+        rows = np.flatnonzero(row.samples >= 0)
+        samples, words = row.samples[rows], pack_words(row.number, rows, row.format)
+        found = dataset.index.words[samples]
+        is_lost = found != words
+        is_elsewhere = is_lost & self.kept(dataset, samples)
+        row.samples[rows[is_elsewhere]] = -1
+        self.catalog.add_shard(row)
+        is_lost &= ~is_elsewhere
+        dataset.index.publish(samples[is_lost], words[is_lost])
+        if np.all(row.samples < 0):
+            self.departures.evict([row])
+        else:
+            self.departures.give_back_dead(dataset, row)
+
     def save_subset(self, dataset: Dataset, subset: Subset, classes: Iterable[str]) -> str:
         """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
         about = canonical_json(subset.to_json())

@@ -346,9 +346,7 @@ class Staging:
             is_asked = bool(self.jobs.waiting(dataset, samples).any())
             pins = self._pins.get(dataset.id, set())
             is_pinned = not pins.isdisjoint(samples.tolist())
-            row = replace(row, is_asked=is_asked, is_pinned=is_pinned)
-            self.cache.catalog.add_shard(row)
-            self.cache.departures.give_back_dead(dataset, row)
+            self.cache.record(dataset, replace(row, is_asked=is_asked, is_pinned=is_pinned))
             pins.difference_update(samples.tolist())
         except CacheError as error:
             self.cache.departures.take_back(dataset, row, dataset.path_of(row))

@@ -297,6 +297,8 @@ class Tasks:
     def in_flight(self, dataset: Dataset) -> Mask:
         """Which samples of a data set are in a task."""
         known = self._in_flight.get(dataset.id, np.zeros(0, dtype=np.bool_))
+        if len(known) > dataset.count:  # its list was made anew: then nothing of it was in a task
+            known = known[:0]
         self._in_flight[dataset.id] = known = grown(known, dataset.count, False)
         return known
 

@@ -15,6 +15,8 @@ from simulate import Failed, run_seed, temporary_directory
 from stager.config import Amount
 from stager.index import HEADER_BYTES, is_resident
 from stager.job import Request
+from stager.leases import START_S
+from stager.staging import REFILL_EVERY_S
 from stager.subset import Subset
 from stager.tasks import Piece
 from world import World
@@ -47,7 +49,7 @@ def world() -> Iterator[World]:
 
 
 def stage(world: World, name: str = "a", shard_format: str = "auto") -> None:
-    world.owner.prefetch(Request(world.spec(name), Subset(), shard_format))
+    world.owner.prefetch(Request(world.spec(name, crop=64), Subset(), shard_format))
     world.finish()
 
 
@@ -81,6 +83,44 @@ def test_a_shard_that_could_not_be_synced_takes_no_other_one_with_it(world: Worl
     world.staging.step(0.0)
     assert world.owner.check_books() == []
     assert np.flatnonzero(~is_resident(dataset.index.words)).tolist() == [3]
+
+
+def test_a_word_that_is_mended_before_its_shard_is_durable_is_not_lost(world: World) -> None:
+    world.owner.prefetch(Request(world.spec("a", crop=64), Subset(), "auto"))
+    while not len(world.disk):
+        world.work_all()
+        world.staging.step(0.0)
+    dataset = world.cache.datasets["a"]
+    damage_word(world, 3)
+    damage_word(world, 4)
+    world.cache.mend(dataset, np.asarray([3]))
+    world.staging._tasks.build(Piece(dataset, np.asarray([4]), "arrow"))
+    world.work_all()
+    world.staging.step(0.0)
+    world.finish()
+    assert is_resident(dataset.index.words).all()
+    assert world.owner.check_books() == []
+    assert sum(int((row.samples >= 0).sum()) for row in world.cache.catalog.shards()) == dataset.count
+    world.check()
+
+
+def test_the_loop_goes_on_after_a_list_of_samples_was_made_anew(world: World) -> None:
+    stage(world)
+    before = world.cache.datasets["a"]
+    for key in sorted(world.sources["a"].versions)[:20]:
+        world.sources["a"].change(key)
+    stage(world)
+    for key in sorted(world.sources["a"].versions)[12:]:
+        del world.sources["a"].versions[key]
+    world.clock.advance(START_S)
+    stage(world)
+    after = world.cache.datasets["a"]
+    assert after.record.lineage != before.record.lineage
+    assert after.count == 12
+    for _ in range(3):
+        world.clock.advance(REFILL_EVERY_S)
+        world.staging.step(0.0)
+    world.check()
 
 
 def test_a_prefetch_mends_a_damaged_word_and_stages_nothing(world: World) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 import world_promises as promises
-from stager.cache import OUTGROWN, Cache
+from stager.cache import Cache
 from stager.check import problem_of
 from stager.config import Amount, Config
 from stager.dataset import DatasetSpec, datasets_dir
@@ -45,7 +45,7 @@ from world_readers import SimulatedReader
 CAPACITIES: Final = (200_000, 300_000, 450_000, 700_000, 3_000_000)
 MEMORIES: Final = (0, 100_000, 300_000, 1_000_000)
 CROPS: Final = (64, 48)
-OUTGROWN_LEAST: Final = 60
+OUTGROWN_SMALL: Final = 1.2
 KEPT_EVENTS: Final = 20
 ALL_ROWS_EVERY: Final = 25
 BOOKS_EVERY: Final = 10
@@ -59,11 +59,7 @@ class SmallCache(Cache):
 
     def is_outgrown(self, name: str) -> bool:
         dataset = self.known(name)
-        return (
-            dataset is not None
-            and dataset.count >= OUTGROWN_LEAST
-            and dataset.count > OUTGROWN * len(dataset.manifest)
-        )
+        return dataset is not None and dataset.count > OUTGROWN_SMALL * len(dataset.manifest)
 
 
 class World:
@@ -107,7 +103,7 @@ class World:
 
     def start(self) -> None:
         """A new owner takes over the directory. It may be killed while it does."""
-        self.cache = SmallCache(self.config, self.clock)
+        self.cache = SmallCache(self.config, clock=self.clock)
         self._guard()
         self.staging = Staging(self.cache, self._make_pool, SimulatedDisk)  # type: ignore[arg-type]
         self.staging.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
@@ -306,7 +302,7 @@ class World:
     # Events: workers and the disk
 
     def work(self) -> None:
-        for _ in range(self.rng.randint(1, 4)):
+        for _ in range(self.rng.randint(1, 8)):
             if busy := self.pool.busy():
                 self.pool.do(self.rng.choice(busy), self.rng, self.fails)
         if self.rng.random() < 0.8:
@@ -334,7 +330,7 @@ class World:
             self.rng.choice(busy).hangs = True
 
     def disk_syncs(self) -> None:
-        for _ in range(self.rng.randint(1, 4)):
+        for _ in range(self.rng.randint(1, 8)):
             self.disk.sync()
 
     def disk_fails(self) -> None:
@@ -560,7 +556,9 @@ class World:
             budget.reserve = Amount() if budget.reserve.fraction else Amount(fraction=1.0)
 
     def time_passes(self) -> None:
-        self.clock.advance(self.rng.choice((0.1, 0.5, 1.0, 3.0, 6.0, 30.0, 61.0, 130.0, 700.0, 7200.0)))
+        self.clock.advance(
+            self.rng.choice((0.1, 0.5, 1.0, 3.0, 6.0, 6.0, 61.0, 61.0, 130.0, 700.0, 25_000.0))
+        )
 
     def wall_jumps(self) -> None:
         self.clock.wall_s += self.rng.choice((-1, 1)) * self.rng.choice((1.0, 3600.0, YEAR_S, 5 * YEAR_S))
@@ -613,7 +611,7 @@ class World:
 EVENTS: Final[dict[str, float]] = {
     "prefetch": 6,
     "cancel": 0.5,
-    "work": 24,
+    "work": 20,
     "say": 2,
     "worker_dies": 1.5,
     "worker_hangs": 0.5,
@@ -622,7 +620,7 @@ EVENTS: Final[dict[str, float]] = {
     "source_changes": 3,
     "source_vanishes": 0.3,
     "open_reader": 4,
-    "reader_dies": 1.2,
+    "reader_dies": 2.5,
     "read": 16,
     "read_slowly": 3,
     "hold_shards": 1,
@@ -637,7 +635,7 @@ EVENTS: Final[dict[str, float]] = {
     "flip_shard": 0.5,
     "flip_word": 0.7,
     "budget_changes": 0.8,
-    "time_passes": 8,
+    "time_passes": 10,
     "wall_jumps": 0.3,
     "kill": 0.8,
     "crash": 1.0,
