@@ -15,6 +15,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -84,22 +85,22 @@ class Cache:
         self.memory_bytes = config.memory.of(0)
         self._config = config
         self._lock_fd = claim(self.directory, what)
-        try:
-            self.catalog = open_catalog(self.directory, self.scratch, clock)
+        with ExitStack() as undo:  # if we do not come to the end
+            undo.callback(os.close, self._lock_fd)
+            undo.callback(lambda: self.catalog.close() if hasattr(self, "catalog") else None)
             try:
-                self._start()
-            except _DAMAGED as error:
-                log.error("catalog damaged problem=%r", str(error))
-                self.catalog.close()
-                put_aside(self.directory, clock)
                 self.catalog = open_catalog(self.directory, self.scratch, clock)
-                self._start()
-        except OSError as error:
-            os.close(self._lock_fd)
-            raise known_error(error, str(self.directory)) from None
-        except BaseException:
-            os.close(self._lock_fd)
-            raise
+                try:
+                    self._start()
+                except _DAMAGED as error:
+                    log.error("catalog damaged problem=%r", str(error))
+                    self.catalog.close()
+                    put_aside(self.directory, clock)
+                    self.catalog = open_catalog(self.directory, self.scratch, clock)
+                    self._start()
+            except OSError as error:
+                raise known_error(error, str(self.directory)) from None
+            undo.pop_all()
         self._numbers: Iterator[int] = iter(())
 
     def _start(self) -> None:

@@ -29,7 +29,11 @@ class Catalog(Database):
 
     def __init__(self, path: Path, clock: Clock = SYSTEM, is_new: bool = False) -> None:
         super().__init__(path, clock, is_new)
-        self.counts = Counts(self._db, self.transaction, self._ask, clock)
+        try:
+            self.counts = Counts(self._db, self.transaction, self._ask, clock)
+        except BaseException:
+            self.close()
+            raise
 
     def prune(self) -> None:
         """Forget readers that have been silent for long, all but the last jobs, and fold old counts."""

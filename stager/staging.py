@@ -279,6 +279,8 @@ class Staging:
                     self.jobs.scanned(task.job, task.path, outcome.result)
         except Exception as caught:  # a bug that one job runs into must not end all others
             error = known_error(caught, str(self.cache.directory))
+            if task.dataset is None and task.path is not None:
+                Scan(task.path).unlink()
             if not isinstance(caught, StagerError | OSError):
                 log.exception("task failed id=%d dataset=%s", task.id, task.spec.name)
             if task.job is not None and not task.job.ended:

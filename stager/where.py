@@ -82,8 +82,6 @@ def select(manifest: Manifest, expression: str) -> Mask:
 
 def parse(expression: str) -> Predicate:
     """What an expression asks of each sample. Raise UsageError if it makes no sense, or too much."""
-    if not expression.isascii() and any("\ud800" <= letter <= "\udfff" for letter in expression):
-        raise UsageError(f"--where {expression!r}: it is no UTF-8", hint="use like '%', which fits any bytes")
     parser = _Parser(expression)
     predicate = parser.either(0)
     parser.end()

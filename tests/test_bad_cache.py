@@ -107,7 +107,7 @@ def fill(disk: Path) -> None:
                 continue
 
 
-@pytest.mark.parametrize(("owner", "left"), [("alone", 8), ("service", 3)])  # a start takes files, too
+@pytest.mark.parametrize(("owner", "left"), [("alone", 6), ("service", 3)])  # a start takes files, too
 def test_a_disk_without_room_for_more_files_pauses_a_job_and_refuses_one(
     owner: str, left: int, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from stager.control import Service
 from stager.errors import UsageError
 from stager.model import pack_numbers
 from stagerd.limits import BODY_BYTES_MAX, JOBS_A_USER_MAX, ORDERED_A_USER_MAX, SESSIONS_A_USER_MAX, Users
-from test_api import ORDER, ask, is_our_error
+from test_api import ORDER, ask, is_our_error, opened
 
 COUNT = 12
 
@@ -88,9 +88,8 @@ def test_a_body_within_the_bound_is_read(served: Place) -> None:
 
 
 def test_an_order_of_ones_own_has_a_bound(served: Place) -> None:
-    manifest = Service(served.socket).get("/datasets/pets")["manifest"]
     order = pack_numbers(np.zeros(ORDER_NUMBERS_MAX // 2 + 1, dtype=np.int64))
-    body = {**ORDER, "manifest": manifest, "own_orders": [order, order]}
+    body = opened(Service(served.socket), {**ORDER, "own_orders": [order, order]})
     status, answer = ask(served.socket, "POST", "/v1/datasets/pets/sessions", json.dumps(body).encode())
     assert (status, answer["error"]) == (400, "UsageError")
     assert "at most 16,000,000 numbers" in answer["message"]
@@ -165,8 +164,7 @@ def test_a_user_may_have_so_many_jobs_under_way_and_the_service_says_so(tmp_path
 
 def test_sessions_of_one_user_are_counted_by_the_service(served: Place) -> None:
     service = Service(served.socket)
-    manifest = service.get("/datasets/pets")["manifest"]
-    order: dict[str, Any] = {**ORDER, "manifest": manifest, "subset": {}, "length": COUNT}
+    order: dict[str, Any] = opened(service, {**ORDER, "subset": {}, "length": COUNT})
     for number in range(SESSIONS_A_USER_MAX):
         service.post("/datasets/pets/sessions", {**order, "session": f"s{number}"})
     with pytest.raises(UsageError, match="sessions open"):

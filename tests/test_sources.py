@@ -100,6 +100,7 @@ def test_waits_are_never_in_step(monkeypatch: pytest.MonkeyPatch, slept: list[fl
     for _ in range(50):
         with pytest.raises(SourceBusy):
             read(RetryingSource(ThreadedSource(BusySource(0, 0)), waits_s=(10,)), ObjectInfo("a", 1, "v"))
+    slept = [wait_s for wait_s in slept if wait_s > 1]  # a thread of another test may sleep, too
     assert 5 <= min(slept) < 9
     assert 11 < max(slept) <= 15
 

@@ -20,7 +20,7 @@ from stager.control import Service
 from stager.errors import NoService, UsageError
 from stager.manifest import Manifest
 from stager.where import COMPARISONS_MAX, LENGTH_MAX, LIKES_MAX, TOKENS_MAX, parse, select
-from test_api import ask, is_our_error
+from test_api import ask, is_our_error, opened
 
 # The service, but working out a subset ends it: as an expression did that held the loop beyond its watchdog.
 DEADLY = """
@@ -103,7 +103,7 @@ def test_the_service_refuses_such_an_expression_before_its_loop_hears_of_it(name
         ended(service, service.post("/jobs", {"dataset": "pets"})["id"])
         subset = {"where": TOO_MUCH[name]}
         order = {
-            "session": "s", "manifest": service.get("/datasets/pets")["manifest"], "subset": subset,
+            "recipe": "", "lineage": "", "session": "s", "manifest": "", "subset": subset,
             "shuffle": True, "seed": 1, "epoch": 0, "rank": 0, "world_size": 1, "drop_last": False,
             "length": 6, "start": 0,
         }  # fmt: skip
@@ -111,7 +111,7 @@ def test_the_service_refuses_such_an_expression_before_its_loop_hears_of_it(name
             ("/v1/jobs", {"dataset": "pets", "subset": subset}),
             ("/v1/datasets/pets/evict", subset),
             ("/v1/datasets/pets/pin", {"subset": subset}),
-            ("/v1/datasets/pets/sessions", order),
+            ("/v1/datasets/pets/sessions", opened(service, order)),
         ]
         for path, body in bodies:
             status, answer = ask(place.socket, "POST", path, json.dumps(body).encode())

@@ -120,7 +120,7 @@ class SimulatedWorker(WorkerProcess):
 class SimulatedPool:
     """Holds tasks until the world lets a worker do one, in the test's own process."""
 
-    size, threads = 2, 1
+    size, threads, native = 2, 1, "simulated"
 
     def __init__(self, events: Events, clock: SimulatedClock, sources: Mapping[str, SimulatedSource]) -> None:
         self.workers: list[WorkerProcess] = []

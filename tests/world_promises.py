@@ -127,7 +127,7 @@ def nothing_is_left_over(world: "World") -> None:
 
 def hits_and_misses_are_requests(world: "World") -> None:
     counts: dict[str, list[int]] = {}
-    for row in world.cache.catalog.counts():
+    for row in world.cache.catalog.counts.all():
         assert row["hits"] + row["misses"] == row["requests"], row
         assert sum(row["reasons"].values()) == row["misses"], row
         sums = counts.setdefault(row["session"], [0, 0])

@@ -12,7 +12,7 @@ from stager.dataset import DatasetRecord, manifest_path
 from stager.index import is_damaged, shard_of
 from stager.manifest import Manifest
 from stager.meter import Totals
-from stager.model import Numbers, pack_numbers
+from stager.model import Numbers
 from stager.readers import Version
 from stager.sessions import Reading
 from stager.subset import Subset
@@ -164,7 +164,7 @@ class SimulatedReader:
             "length": len(self.manifest),
             "epoch": self.epoch,
             "position": None if self.order is None else self.position,
-            "reads": pack_numbers(np.asarray(self.reads, dtype=np.int64)),
+            "reads": np.asarray(self.reads, dtype=np.int64),
             "totals": asdict(self.totals),
         }
 
