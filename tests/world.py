@@ -5,7 +5,7 @@ import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -91,6 +91,10 @@ class World:
         self.words_seen: dict[str, Any] = {}
         self.shards: dict[str, tuple[Any, list[tuple[str, str]]]] = {}  # open, and what is in them
         self.flipped: set[int] = set()  # shards whose file was damaged
+        self.can_be_damaged = rng.random() < 0.5
+        self.is_damaged = False  # any file, ever
+        self.pinned: dict[int, list[int]] = {}  # the samples of each shard that was pinned
+        self.lists_seen: set[str] = set()
         self.is_shrunk = False
         self.is_catalog_whole = True
         self.steps = self.serial = 0
@@ -184,10 +188,20 @@ class World:
                 self.staging.step(0.0)
                 promises.whoever_waits_has_a_deadline(self)
         except Killed:
+            self.fuse.left = None
             self.note("  killed")
             self._abandon()
+            self._read_alone()
             self._start_again()
         self.fuse.left = None
+
+    def _read_alone(self) -> None:
+        """There is no owner: readers go on with what they have."""
+        for reader in self.readers:
+            with suppress(StagerError):
+                missing, corrupt = reader.fill(reader.manifest.numbers)
+                self.counts["compared"] += len(reader.manifest) - len({*missing, *corrupt})
+                assert self.is_damaged or not corrupt, f"{reader.session}: {corrupt} are corrupt"
 
     def check(self) -> None:
         everything = self.steps % ALL_ROWS_EVERY == 0
@@ -195,6 +209,7 @@ class World:
         promises.the_disk_holds_no_more_than_counts(self)
         promises.every_word_points_to_a_whole_row(self, everything)
         promises.what_is_leased_is_kept(self)
+        promises.what_is_pinned_stays(self)
         if self.steps % BOOKS_EVERY == 0:
             promises.nothing_is_left_over(self)
             promises.hits_and_misses_are_requests(self)
@@ -261,6 +276,10 @@ class World:
     def note_answer(self, error: BaseException | None) -> None:
         assert error is None or isinstance(error, StagerError), error
         self.counts["answers"] += 1
+
+    def lists(self) -> set[str]:
+        """The lists of samples that there are: one that is made anew has other numbers."""
+        return {dataset.record.lineage for dataset in self.cache.open.values()}
 
     def known_numbers(self, records: Records) -> list[tuple[str, str]]:
         """The key and version of each number of a list: what a number once was, it is for life."""
@@ -429,9 +448,7 @@ class World:
     ) -> None:
         self.counts["compared"] += len(numbers) - len({*missing, *corrupt})
         self.counts["misses"] += len({*missing, *corrupt})
-        for at in corrupt:
-            is_ours = self.flipped or reader.is_word_damaged(int(numbers[at]))
-            assert is_ours, f"{reader.session}: number {numbers[at]} is corrupt, and nobody damaged it"
+        assert self.is_damaged or not corrupt, f"{reader.session}: {corrupt} are corrupt, and nobody did it"
         reader.count(numbers, len({*missing, *corrupt}))
         if reader.order is not None:
             reader.position = min(reader.position + len(numbers), len(reader.order))
@@ -495,6 +512,7 @@ class World:
 
     def pin(self) -> None:
         self.ask(lambda: self.owner.pin(self.name(), self.subset(), self.rng.random() < 0.5))
+        self.pinned.clear()
 
     def look(self) -> None:
         self.ask(lambda: self.owner.status(True))
@@ -517,7 +535,7 @@ class World:
 
     def flip_shard(self) -> None:
         shards = self.owner.shard_paths()
-        if not shards:
+        if not shards or not self.can_be_damaged:
             return
         shard = self.rng.choice(shards)
         with Path(shard["path"]).open("r+b") as file:
@@ -527,17 +545,19 @@ class World:
             byte = os.pread(file.fileno(), 1, at)[0]
             os.pwrite(file.fileno(), bytes([byte ^ 1 << self.rng.randrange(8)]), at)
         self.flipped.add(shard["shard"])
+        self.is_damaged = True
         for reader in self.readers:  # a flip after the first touch is not seen: let the next be the first
             reader.reader._checked[:] = 0
 
     def flip_word(self) -> None:
         datasets = list(self.cache.open.values())
-        if not datasets:
+        if not datasets or not self.can_be_damaged:
             return
         dataset = self.rng.choice(datasets)
         number = self.rng.randrange(max(dataset.count, 1))
         if is_damaged(dataset.index.words[number : number + 1])[0]:
             return  # a second flip could make a word of it that looks right
+        self.is_damaged = True
         with dataset.index.path.open("r+b") as file:
             at = HEADER_BYTES + 8 * number + self.rng.randrange(8)
             byte = os.pread(file.fileno(), 1, at)[0]
@@ -596,6 +616,8 @@ class World:
         self._start_again()
 
     def lose_catalog(self) -> None:
+        if not self.can_be_damaged:
+            return
         self._abandon()
         path = self.config.cache_dir / "catalog.db"
         for suffix in ("-wal", "-shm"):
@@ -632,8 +654,8 @@ EVENTS: Final[dict[str, float]] = {
     "pin": 1,
     "look": 0.7,
     "repair": 0.7,
-    "flip_shard": 0.5,
-    "flip_word": 0.7,
+    "flip_shard": 0.8,
+    "flip_word": 1.2,
     "budget_changes": 0.8,
     "time_passes": 10,
     "wall_jumps": 0.3,
@@ -641,7 +663,7 @@ EVENTS: Final[dict[str, float]] = {
     "crash": 1.0,
     "crash_at_start": 0.2,
     "restart": 0.6,
-    "lose_catalog": 0.1,
+    "lose_catalog": 0.2,
 }
 EVENT_NAMES: Final = list(EVENTS)
 EVENT_WEIGHTS: Final = list(EVENTS.values())

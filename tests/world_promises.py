@@ -161,6 +161,19 @@ def what_is_leased_is_kept(world: "World") -> None:
         assert not reader.is_leased or reader.is_kept(), f"{reader.session}: its version has gone"
 
 
+def what_is_pinned_stays(world: "World") -> None:
+    """Nothing but damage takes a pinned sample away, as long as it is pinned."""
+    pinned = {
+        row.number: row.samples[row.samples >= 0].tolist()
+        for row in world.cache.catalog.shards()
+        if row.is_pinned
+    }
+    if not world.is_damaged and world.is_catalog_whole and world.lists() == world.lists_seen:
+        for number, samples in world.pinned.items():
+            assert pinned.get(number) == samples, f"pinned shard {number:08x} had {samples}"
+    world.pinned, world.lists_seen = pinned, world.lists()
+
+
 def nothing_is_under_way(world: "World") -> None:
     """Once all work is done, no task, no reservation and nobody who waits is left."""
     staging, pool = world.staging, world.pool

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stager.dataset import DatasetRecord, manifest_path
-from stager.index import is_damaged, shard_of
+from stager.index import shard_of
 from stager.manifest import Manifest
 from stager.meter import Totals
 from stager.model import Numbers
@@ -128,9 +128,6 @@ class SimulatedReader:
                 f"{key} {version} crop {self.crop} number {number} shard {int(shard_of(word)[0]):08x}:"
                 f" {zeros} of {array.size} bytes are zero"
             )
-
-    def is_word_damaged(self, number: int) -> bool:
-        return bool(is_damaged(self.reader.index.words[number : number + 1])[0])
 
     def count(self, numbers: Numbers, missed: int) -> None:
         """Note requests, hits and misses, as a session of a client does."""
