@@ -107,7 +107,8 @@ class World:
 
     def start(self) -> None:
         """A new owner takes over the directory. It may be killed while it does."""
-        self.cache = SmallCache(self.config, clock=self.clock)
+        cache = SmallCache(self.config, clock=self.clock)
+        self.cache, self.is_abandoned = cache, False
         self._guard()
         self.staging = Staging(self.cache, self._make_pool, SimulatedDisk)  # type: ignore[arg-type]
         self.staging.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
@@ -146,9 +147,11 @@ class World:
         """The owner's process has ended: nothing is finished, and nothing is given back."""
         self.waits.clear()
         self.makes.clear()
-        self.cache.departures.files.close()
-        self.cache.catalog.close()
-        os.close(self.cache._lock_fd)
+        if not self.is_abandoned:
+            self.is_abandoned = True
+            self.cache.departures.files.close()
+            self.cache.catalog.close()
+            os.close(self.cache._lock_fd)
 
     def _start_again(self) -> None:
         while True:
@@ -157,6 +160,7 @@ class World:
                 return
             except Killed:
                 self.note("killed at start")
+                self._abandon()
 
     def close(self) -> None:
         self._abandon()
@@ -613,6 +617,7 @@ class World:
         self.waits.clear()
         self.makes.clear()
         self.cache.close()
+        self.is_abandoned = True
         self._start_again()
 
     def lose_catalog(self) -> None:
