@@ -37,7 +37,6 @@ from world_parts import (
     SimulatedDisk,
     SimulatedPool,
     SimulatedSource,
-    SimulatedWorker,
     guarded,
 )
 from world_readers import SimulatedReader
@@ -56,6 +55,14 @@ YEAR_S: Final = 365 * 86_400.0
 
 class SmallCache(Cache):
     """A cache whose lists are outgrown soon."""
+
+    def __init__(self, config: Config, clock: SimulatedClock) -> None:
+        try:
+            super().__init__(config, clock)
+        except Killed:  # its process has ended: nobody has its catalog open
+            if (catalog := vars(self).get("catalog")) is not None:
+                catalog.close()
+            raise
 
     def is_outgrown(self, name: str) -> bool:
         dataset = self.known(name)
@@ -97,6 +104,7 @@ class World:
         self.lists_seen: set[str] = set()
         self.is_shrunk = False
         self.is_catalog_whole = True
+        self.is_owned = False
         self.steps = self.serial = 0
         self.depth = 0
         self.last: deque[str] = deque(maxlen=KEPT_EVENTS)
@@ -108,6 +116,7 @@ class World:
     def start(self) -> None:
         """A new owner takes over the directory. It may be killed while it does."""
         self.cache = SmallCache(self.config, self.clock)
+        self.is_owned = True
         self._guard()
         self.staging = Staging(self.cache, self._make_pool, SimulatedDisk)  # type: ignore[arg-type]
         self.staging.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
@@ -144,6 +153,9 @@ class World:
 
     def _abandon(self) -> None:
         """The owner's process has ended: nothing is finished, and nothing is given back."""
+        if not self.is_owned:
+            return
+        self.is_owned = False
         self.waits.clear()
         self.makes.clear()
         self.cache.departures.files.close()
@@ -173,10 +185,10 @@ class World:
             self.step()
         self.settle()
 
-    def step(self) -> None:
+    def step(self, name: str = "") -> None:
         """One event, a step of the loop, and the promises."""
         self.steps += 1
-        (name,) = self.rng.choices(EVENT_NAMES, EVENT_WEIGHTS)
+        name = name or self.rng.choices(EVENT_NAMES, EVENT_WEIGHTS)[0]
         self.note(name)
         self._do(getattr(self, name))
         self.check()
@@ -222,9 +234,6 @@ class World:
             source.is_there = True
         self.cache.budget.reserve = Amount()
         for _ in range(200):
-            for worker in list(self.pool.workers):
-                assert isinstance(worker, SimulatedWorker)
-                worker.hangs = False
             if not self.finish_some():
                 break
             self.check()
@@ -426,11 +435,13 @@ class World:
         if reader is None or self.depth:
             return
         numbers = reader.pick(self.rng, self.rng.randint(2, 6))
+        if self.rng.random() < 0.7:  # found right once, it is not checked again
+            self._read(reader, numbers)
 
         def between() -> None:
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.4:
                 self.depth += 1
-                self.step()
+                self.step(self.rng.choice(RUDE_EVENTS))
                 self.depth -= 1
 
         try:
@@ -589,9 +600,11 @@ class World:
 
     def crash(self) -> None:
         """The owner is killed somewhere in the next things that it does."""
-        self.fuse.left = self.rng.randint(1, 60)
+        for reader in self.readers:
+            self._read(reader, reader.manifest.numbers)
+        self.fuse.left = self.rng.randint(1, 30)
         for _ in range(self.rng.randint(1, 4)):
-            name = self.rng.choice(("work", "disk_syncs", "evict", "prefetch", "repair", "pin", "report"))
+            name = self.rng.choice(("work", "disk_syncs", "evict", "evict", "prefetch", "repair", "report"))
             self.note(f"  {name}")
             getattr(self, name)()
             self.staging.step(0.0)
@@ -611,6 +624,7 @@ class World:
         self.waits.clear()
         self.makes.clear()
         self.cache.close()
+        self.is_owned = False
         self._start_again()
 
     def lose_catalog(self) -> None:
@@ -663,5 +677,16 @@ EVENTS: Final[dict[str, float]] = {
     "restart": 0.6,
     "lose_catalog": 0.2,
 }
+RUDE_EVENTS: Final = (
+    "evict",
+    "evict",
+    "evict",
+    "work",
+    "time_passes",
+    "source_changes",
+    "prefetch",
+    "crash",
+    "kill",
+)
 EVENT_NAMES: Final = list(EVENTS)
 EVENT_WEIGHTS: Final = list(EVENTS.values())
