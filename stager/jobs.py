@@ -189,6 +189,7 @@ class Jobs:
         """Another scan has come in: what the job is to stage may be something else by now."""
         try:
             job.draw(self.cache, dataset)
+            self._settle(job)
         except StagerError as error:
             self.end(job, "failed", error)
 
