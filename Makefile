@@ -7,6 +7,7 @@
 MAKEFLAGS += --no-print-directory
 
 JOBS ?= 2
+SEEDS ?= 20000
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
@@ -18,7 +19,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow soak demo bench bench-quick bench-scale install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow soak simulate demo bench bench-quick bench-scale install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -43,6 +44,9 @@ tensorflow: $(TF_STAMP) ## run the tests of the TensorFlow client, in .venv-tf
 
 soak: $(STAMP) ## 90 epochs of each way to read: memory, descriptors and threads stay flat
 	STAGER_SOAK_EPOCHS=90 .venv/bin/python -m pytest -q tests/test_soak.py $(ARGS)
+
+simulate: $(STAMP) ## the loop under seeded disorder, without threads or time: SEEDS=20000 worlds of 300 steps
+	.venv/bin/python tests/simulate.py --seeds $(SEEDS) $(ARGS)
 
 demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
 	.venv/bin/python examples/demo.py $(ARGS)

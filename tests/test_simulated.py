@@ -123,6 +123,25 @@ def test_the_loop_goes_on_after_a_list_of_samples_was_made_anew(world: World) ->
     world.check()
 
 
+def test_a_job_ends_when_a_scan_finds_that_nothing_of_it_is_left_to_stage(world: World) -> None:
+    for key in sorted(world.sources["b"].versions)[4:]:
+        del world.sources["b"].versions[key]
+    stage(world, "b")
+    world.sources["b"].add("c9/new.jpg")
+    first = world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))["id"]
+    world.work_all()  # the scan
+    world.staging.step(0.0)
+    world.pool.workers[0].hangs = True  # type: ignore[attr-defined]
+    world.clock.advance(1.0)
+    job = world.staging.jobs.by_id[first]
+    world.staging.jobs.planned(job, {"samples": []})  # another one stages it just now
+    del world.sources["b"].versions["c9/new.jpg"]
+    world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))
+    world.work_all()
+    world.staging.step(0.0)
+    assert world.owner.job(first)["state"] == "done"
+
+
 def test_a_prefetch_mends_a_damaged_word_and_stages_nothing(world: World) -> None:
     stage(world)
     damage_word(world, 3)

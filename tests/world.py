@@ -217,11 +217,12 @@ class World:
 
     def check(self) -> None:
         everything = self.steps % ALL_ROWS_EVERY == 0
-        promises.the_books_of_the_budget_add_up(self)
+        shards = self.cache.catalog.shards()
+        promises.the_books_of_the_budget_add_up(self, shards)
         promises.the_disk_holds_no_more_than_counts(self)
         promises.every_word_points_to_a_whole_row(self, everything)
         promises.what_is_leased_is_kept(self)
-        promises.what_is_pinned_stays(self)
+        promises.what_is_pinned_stays(self, shards)
         if self.steps % BOOKS_EVERY == 0:
             promises.nothing_is_left_over(self)
             promises.hits_and_misses_are_requests(self)
