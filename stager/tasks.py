@@ -140,9 +140,7 @@ class Tasks:
             "room_bytes": 0,
         }
         if plan_of is None or not plan_of.request.stop_after:
-            task.reserved_bytes = message["room_bytes"] = self.bytes_for(
-                dataset, len(samples), piece.format
-            )
+            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples), piece.format)
             if is_transient:
                 self.transients.take(task.reserved_bytes, dataset, samples)
             else:
