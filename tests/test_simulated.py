@@ -175,6 +175,26 @@ def test_a_reader_is_counted_once_though_the_clock_is_set_forward_by_a_year(worl
     assert world.owner.stats()["datasets"]["a"]["requests"] == len(reader.manifest)
 
 
+def test_what_a_session_has_passed_leaves_memory_though_the_clock_was_set_back(world: World) -> None:
+    stage(world)
+    world.open_named("a")
+    world.begin_epoch()
+    while world.makes:
+        world.order_is_known()
+    (reader,) = world.readers
+    dataset = world.cache.datasets["a"]
+    world.owner.evict("a", Subset())
+    assert reader.order is not None
+    world.owner.heard(reader.session, len(reader.order))
+    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow", for_reader=True), is_transient=True)
+    world.work_all()
+    world.staging.step(0.0)
+    assert is_resident(dataset.index.words[[3]]).all(), "a reader has a moment to read it"
+    world.clock.wall_s -= 365 * 86_400
+    world.staging.step(0.0)
+    assert not is_resident(dataset.index.words[[3]]).any()
+
+
 def test_the_same_seed_is_the_same_world() -> None:
     assert run_seed(5, 60) == run_seed(5, 60)
 
