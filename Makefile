@@ -9,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= 2
 STRESS_S ?= 1800
 TORTURE_S ?= 1800
+SEEDS ?= 20000
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
@@ -20,7 +21,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow fuzz soak stress torture demo bench bench-quick bench-scale install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow fuzz soak simulate stress torture demo bench bench-quick bench-scale install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -61,6 +62,9 @@ stress: $(STAMP) ## STRESS_S=1800 seconds of readers, rescans, evictions, kills 
 
 torture: $(STAMP) ## TORTURE_S=1800 seconds of bit flips, power losses and S3 faults; TORTURE_SEED=7 repeats one
 	.venv/bin/python tests/torture.py --seconds $(TORTURE_S) $(if $(TORTURE_SEED),--seed $(TORTURE_SEED)) $(ARGS)
+
+simulate: $(STAMP) ## the loop under seeded disorder, without threads or time: SEEDS=20000 worlds of 300 steps
+	.venv/bin/python tests/simulate.py --seeds $(SEEDS) $(ARGS)
 
 demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
 	.venv/bin/python examples/demo.py $(ARGS)

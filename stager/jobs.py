@@ -220,6 +220,7 @@ class Jobs:
         try:
             with self._worked_out(job):
                 job.draw(self.cache, dataset)
+            self._settle(job)
         except StagerError as error:
             self.end(job, "failed", error)
 

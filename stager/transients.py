@@ -99,7 +99,7 @@ class Transients:
         """
         for shard in list(self._shards.values()):
             need = self._need(shard)
-            is_new = self._cache.clock.wall() - shard.row.created_at < READ_WITHIN_S
+            is_new = abs(self._cache.clock.wall() - shard.row.created_at) < READ_WITHIN_S  # or set back
             if need is not None and need.distance == NEVER and not is_new:
                 self._drop(shard)
 

@@ -123,6 +123,25 @@ def test_the_loop_goes_on_after_a_list_of_samples_was_made_anew(world: World) ->
     world.check()
 
 
+def test_a_job_ends_when_a_scan_finds_that_nothing_of_it_is_left_to_stage(world: World) -> None:
+    for key in sorted(world.sources["b"].versions)[4:]:
+        del world.sources["b"].versions[key]
+    stage(world, "b")
+    world.sources["b"].add("c9/new.jpg")
+    first = world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))["id"]
+    world.work_all()  # the scan
+    world.staging.step(0.0)
+    world.pool.workers[0].hangs = True  # type: ignore[attr-defined]
+    world.clock.advance(1.0)
+    job = world.staging.jobs.by_id[first]
+    world.staging.jobs.planned(job, {"samples": []})  # another one stages it just now
+    del world.sources["b"].versions["c9/new.jpg"]
+    world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))
+    world.work_all()
+    world.staging.step(0.0)
+    assert world.owner.job(first)["state"] == "done"
+
+
 def test_a_prefetch_mends_a_damaged_word_and_stages_nothing(world: World) -> None:
     stage(world)
     damage_word(world, 3)
@@ -154,6 +173,26 @@ def test_a_reader_is_counted_once_though_the_clock_is_set_forward_by_a_year(worl
     world.restart()
     world.owner.readers.report(reader.report())
     assert world.owner.stats()["datasets"]["a"]["requests"] == len(reader.manifest)
+
+
+def test_what_a_session_has_passed_leaves_memory_though_the_clock_was_set_back(world: World) -> None:
+    stage(world)
+    world.open_named("a")
+    world.begin_epoch()
+    while world.makes:
+        world.order_is_known()
+    (reader,) = world.readers
+    dataset = world.cache.datasets["a"]
+    world.owner.evict("a", Subset())
+    assert reader.order is not None
+    world.owner.heard(reader.session, len(reader.order))
+    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow", for_reader=True), is_transient=True)
+    world.work_all()
+    world.staging.step(0.0)
+    assert is_resident(dataset.index.words[[3]]).all(), "a reader has a moment to read it"
+    world.clock.wall_s -= 365 * 86_400
+    world.staging.step(0.0)
+    assert not is_resident(dataset.index.words[[3]]).any()
 
 
 def test_the_same_seed_is_the_same_world() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from stager.check import check_books
 from stager.dataset import datasets_dir
 from stager.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
+from stager.rows import ShardRow
 from stager.shards import FORMATS, open_shard
 from world_parts import SimulatedPool, pixels
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 
 
-def the_books_of_the_budget_add_up(world: "World") -> None:
+def the_books_of_the_budget_add_up(world: "World", shards: list[ShardRow]) -> None:
     """Used is what is recorded and what is on its way to the disk; reserved is what open tasks have."""
     cache, staging = world.cache, world.staging
-    recorded = sum(cache.departures.bytes_of(row) for row in cache.catalog.shards())
+    recorded = sum(cache.departures.bytes_of(row) for row in shards)
     coming = sum(row.bytes for row in world.disk.rows())
     assert cache.budget.used_bytes == recorded + coming, (cache.budget.used_bytes, recorded, coming)
     tasks = staging._tasks._open.values()
@@ -161,13 +162,9 @@ def what_is_leased_is_kept(world: "World") -> None:
         assert not reader.is_leased or reader.is_kept(), f"{reader.session}: its version has gone"
 
 
-def what_is_pinned_stays(world: "World") -> None:
+def what_is_pinned_stays(world: "World", shards: list[ShardRow]) -> None:
     """Nothing but damage takes a pinned sample away, as long as it is pinned."""
-    pinned = {
-        row.number: row.samples[row.samples >= 0].tolist()
-        for row in world.cache.catalog.shards()
-        if row.is_pinned
-    }
+    pinned = {row.number: row.samples[row.samples >= 0].tolist() for row in shards if row.is_pinned}
     if not world.is_damaged and world.is_catalog_whole and world.lists() == world.lists_seen:
         for number, samples in world.pinned.items():
             assert pinned.get(number) == samples, f"pinned shard {number:08x} had {samples}"

@@ -1,5 +1,6 @@
 """Readers of a simulated world: real ones, in this process. Each compares all it reads with its version."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -43,6 +44,11 @@ class SimulatedReader:
     position: int = 0
     is_leased: bool = False  # it said hello, and nobody has lost that since
     held: OpenShards | None = None  # a table of shards, made before
+
+    def __post_init__(self) -> None:
+        directory, record = self.reader.directory, self.record
+        manifest = manifest_path(directory, record.manifest, record.lineage)
+        self._files = [str(path) for path in (manifest, *(directory / name for name in record.segments))]
 
     @classmethod
     def open(
@@ -167,6 +173,4 @@ class SimulatedReader:
 
     def is_kept(self) -> bool:
         """Whether what it opened is still there to be opened, by a worker that starts later."""
-        manifest = manifest_path(self.reader.directory, self.record.manifest, self.record.lineage)
-        segments = (self.reader.directory / name for name in self.record.segments)
-        return not self.reader.index.is_retired and all(path.exists() for path in (manifest, *segments))
+        return not self.reader.index.is_retired and all(map(os.path.exists, self._files))
