@@ -21,7 +21,7 @@ SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow fuzz soak simulate stress torture demo bench bench-quick bench-scale install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow fuzz soak simulate stress torture mutants demo bench bench-quick bench-scale install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -65,6 +65,9 @@ torture: $(STAMP) ## TORTURE_S=1800 seconds of bit flips, power losses and S3 fa
 
 simulate: $(STAMP) ## the loop under seeded disorder, without threads or time: SEEDS=20000 worlds of 300 steps
 	.venv/bin/python tests/simulate.py --seeds $(SEEDS) $(ARGS)
+
+mutants: $(STAMP) ## seeded bugs, each caught by its gate, in 6 minutes: a table; ARGS="-k lease" tries some
+	.venv/bin/python tests/mutating.py $(ARGS)
 
 demo: $(STAMP) ## S3, the service, a prefetch and a training run, on this machine, in three minutes
 	.venv/bin/python examples/demo.py $(ARGS)

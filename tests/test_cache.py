@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +18,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stager.cache import Cache
+from stager.catalog import Catalog
 from stager.check import check_books
 from stager.config import Amount, Config
-from stager.dataset import DatasetSpec
+from stager.dataset import DatasetSpec, manifest_path
 from stager.errors import CacheError, CacheOwned, NoSpace
 from stager.index import IndexReader, is_failed, is_resident, shard_of
 from stager.layouts import LAYOUTS
 from stager.model import Numbers, ObjectInfo, Row, ShardHeader, SourceSpec, checksum_of
 from stager.open_dataset import Dataset, Failure
 from stager.recipes import check_recipe
-from stager.rows import ShardRow
+from stager.rows import ListRow, ShardRow
 from stager.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.shards import FORMATS
 
@@ -53,7 +55,8 @@ def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str 
     rows = []
     for sample in samples:
         info = dataset.records.infos([sample])[0]
-        arrays = {"image": np.full((2, 2, 3), sample % 256, np.uint8)}
+        (image,) = dataset.record.fields
+        arrays = {"image": np.full([side or 2 for side in image.shape], sample % 256, np.uint8)}
         tag = dataset.records.tag(sample)
         checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
         rows.append(Row(info.key, info.version, arrays, checksum))
@@ -164,6 +167,39 @@ def test_another_recipe_has_its_own_samples_and_the_old_ones_can_be_evicted(tmp_
     assert len(cache.catalog.datasets()) == 1
     assert words.is_retired
     assert check_books(cache, set()) == []
+    cache.close()
+
+
+def test_an_object_that_is_added_has_its_place_by_every_recipe(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    first = scan(cache, KEYS)
+    stage(cache, first, [0, 1])
+    other = replace(SPEC, recipe=check_recipe({"kind": "image", "resize": 3, "crop": 2}))
+    scan(cache, KEYS, other)
+    scan(cache, {**KEYS, "c9/new.jpg": "v1"}, other)
+    assert first.count == 13  # whoever reads it may ask for the new one, too
+    assert scan(cache, {**KEYS, "c9/new.jpg": "v1"}) is first
+    stage(cache, first, [12])
+    assert first.resident().tolist() == [0, 1, 12]
+    cache.close()
+
+
+def test_a_scan_is_under_its_final_names_before_the_catalog_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_list, seen = Catalog.put_list, []
+
+    def look(catalog: Catalog, row: ListRow) -> None:
+        directory = tmp_path / "cache/datasets/data"
+        names = [manifest_path(directory, row.manifest, row.lineage), *map(directory.joinpath, row.segments)]
+        seen.append([path.exists() for path in names])
+        put_list(catalog, row)
+
+    monkeypatch.setattr(Catalog, "put_list", look)
+    cache = Cache(config_of(tmp_path))
+    scan(cache, KEYS)
+    scan(cache, {**KEYS, "c9/new.jpg": "v1"})
+    assert seen == [[True] * 2, [True] * 3]
     cache.close()
 
 
@@ -446,6 +482,29 @@ def test_a_flipped_bit_in_the_catalog_never_stops_a_start_nor_moves_a_sample(tmp
         again.close()
         shutil.rmtree(tmp_path / "flipped")
     assert rebuilt > 30  # the flips did hit something
+
+
+def test_rows_and_tables_that_sqlite_finds_nothing_wrong_with_are_compared_all_the_same(
+    tmp_path: Path,
+) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [3, 1])
+    number = cache.catalog.add_job("data", {"spec": SPEC.to_json()})
+    cache.close()
+    damage = [
+        "UPDATE shards SET samples = x'0200000001000000'",  # rows that are other samples'
+        "UPDATE sqlite_master SET sql = replace(sql, 'result', 'resulu') WHERE name = 'jobs'",
+    ]
+    for statement in damage:
+        with closing(sqlite3.connect(tmp_path / "cache/catalog.db")) as catalog, catalog:
+            catalog.execute("PRAGMA writable_schema = ON")
+            catalog.execute(statement)
+        again = Cache(config_of(tmp_path))
+        assert again.datasets["data"].resident().tolist() == [1, 3]
+        assert again.catalog.ended_job(number) is None
+        again.close()
+    assert list((tmp_path / "cache").glob("catalog.broken-*"))
 
 
 def test_an_index_word_with_a_flipped_bit_is_mended_from_the_catalog(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Calls to a service that does not answer: each has one deadline, and says who is silent."""
 
+import itertools
 import os
 import socket
 import threading
@@ -7,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from stager import control
 from stager.control import Service
 from stager.errors import NoService, ServiceSilent
 
@@ -76,6 +79,29 @@ def test_an_answer_that_drips_has_the_same_deadline(listener: socket.socket) -> 
     finally:
         is_over.set()
         thread.join()
+
+
+def test_a_call_ends_at_its_deadline_by_the_clock_and_not_later(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on by a second at each look, and an answer that never ends."""
+    looks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(looks)), sleep=time.sleep)
+    monkeypatch.setattr(control, "time", clock)
+
+    def answer() -> None:
+        call, _ = listener.accept()
+        with call, suppress(OSError):
+            call.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+            while True:
+                call.sendall(b" " * 100)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(ServiceSilent, match="did not answer within 20 s"):
+        Service(path_of(listener)).get("/status", 20.0)
+    thread.join()
+    assert 20 <= next(looks) <= 22
 
 
 def test_a_body_that_nobody_takes_has_the_same_deadline(listener: socket.socket) -> None:

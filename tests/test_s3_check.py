@@ -1,8 +1,10 @@
 """Which etags are MD5s is decided by evidence, and no single object can switch the comparison off."""
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -124,6 +126,24 @@ def test_while_nothing_is_proved_nothing_is_given_out(server: FaultServer, sourc
     for _ in range(2):
         with pytest.raises(SourceBusy):
             read(source, infos["a"])
+
+
+def test_objects_that_come_otherwise_each_time_are_no_evidence_either(
+    server: FaultServer, source: S3Source
+) -> None:
+    """A network that damages everything says nothing of etags."""
+    times = itertools.count()
+
+    def damaged_anew(answer: Any, body: bytes, etag: str) -> None:
+        fault.good(answer, next(times).to_bytes(4, "big") + body[4:], etag)
+
+    infos = listed(source)
+    server.fail("a", *[fault.damaged] * ALWAYS)
+    for key in "bcdefghij":
+        server.fail(key, *[damaged_anew] * ALWAYS)
+    for key in "aba":
+        with pytest.raises(SourceBusy, match="damaged on the way"):
+            read(source, infos[key])
 
 
 def test_an_object_that_cannot_be_had_is_no_evidence(server: FaultServer, source: S3Source) -> None:

@@ -185,7 +185,7 @@ def test_what_a_session_has_passed_leaves_memory_though_the_clock_was_set_back(w
     dataset = world.cache.datasets["a"]
     world.owner.evict("a", Subset())
     assert reader.order is not None
-    world.owner.heard(reader.session, len(reader.order))
+    world.owner.readers.heard(reader.session, len(reader.order))
     world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow", for_reader=True), is_transient=True)
     world.work_all()
     world.staging.step(0.0)

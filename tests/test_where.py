@@ -63,6 +63,24 @@ def test_what_is_just_within_the_bounds_is_selected(manifest: Manifest) -> None:
     assert not select(manifest, " and ".join("key like '%a%b'" for _ in range(LIKES_MAX))).any()
 
 
+class Counted(str):
+    """A text that counts the characters that were copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> str:
+        part = super().__getitem__(key)
+        self.copied += len(part)
+        return part
+
+
+def test_an_expression_is_read_once_from_left_to_right(manifest: Manifest) -> None:
+    """A copy of the rest at each word held the service for a minute."""
+    expression = Counted(f"label in ({', '.join('1' for _ in range(2000))})")
+    parse(expression)
+    assert expression.copied <= len(expression)
+
+
 def test_a_name_of_digits_is_compared_as_it_is_written(tmp_path: Path) -> None:
     manifest = manifest_of(tmp_path / "m", ["007/a.jpg", "7/a.jpg", "10KB/a.jpg"])
     assert [int(select(manifest, f"class = {name}").sum()) for name in ("007", "7", "10KB", "10000")] == [

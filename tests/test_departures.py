@@ -1,0 +1,187 @@
+"""Rows are given back in one order: words, catalog, blocks and file. At no time a word points to a hole."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stager import cache as cache_module
+from stager import departed, departures, sweep
+from stager.cache import Cache
+from stager.check import check_books
+from stager.evictor import Evictor
+from stager.index import IndexReader, Words, is_resident, shard_of
+from stager.open_dataset import Dataset
+from stager.recipes import check_recipe
+from stager.sessions import Sessions
+from stager.shards import holes
+from test_cache import KEYS, SPEC, build, config_of, scan, stage
+
+LARGE = replace(
+    SPEC, recipe=check_recipe({"kind": "image", "resize": 64, "crop": 64})
+)  # rows of three blocks
+ROW_BYTES = 64 * 64 * 3
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    cache = Cache(config_of(tmp_path))
+    if not cache.can_punch:
+        pytest.skip("this file system cannot give back a part of a file")
+    yield cache
+    cache.close()
+
+
+def mapped(dataset: Dataset) -> Words:
+    """The index as a reader has it that opened it now."""
+    return IndexReader(dataset.index.path, dataset.record.lineage, dataset.record.recipe).words
+
+
+def at_each_punch(monkeypatch: pytest.MonkeyPatch, look: Callable[[], Any]) -> list[Any]:
+    """What `look` says right before blocks are given back, each time."""
+    seen: list[Any] = []
+
+    def punch(path: Path, places: Any) -> bool:
+        seen.append(look())
+        return holes.punch(path, places)
+
+    for module in (departures, departed):
+        monkeypatch.setattr(module, "punch", punch)
+    return seen
+
+
+def test_a_row_is_punched_when_no_word_points_to_it_any_more_and_the_catalog_calls_it_dead(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = scan(cache, KEYS, LARGE)
+    row, words = stage(cache, dataset, list(range(8))), mapped(dataset)
+    seen = at_each_punch(monkeypatch, lambda: (words.copy(), cache.catalog.shard(row.number).dead_rows))
+    assert cache.departures.evict_samples(dataset, np.asarray([2, 3, 4]), "evicted", "for a test")
+    ((then, dead),) = seen
+    assert not then[[2, 3, 4]].any()
+    assert is_resident(then[[0, 1, 5, 6, 7]]).all()
+    assert dead == [2, 3, 4]
+
+
+def test_a_shard_is_punched_and_unlinked_when_neither_a_word_nor_the_catalog_has_it_any_more(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = scan(cache, KEYS, LARGE)
+    row, words = stage(cache, dataset, [1, 2]), mapped(dataset)
+    path = dataset.path_of(row)
+    seen = at_each_punch(
+        monkeypatch, lambda: (words.any(), cache.catalog.find_shard(row.number), path.exists())
+    )
+    cache.departures.evict([row])
+    assert seen == [(False, None, True)]
+    assert not path.exists()
+
+
+def test_a_sample_of_two_shards_stays_resident_when_one_of_them_goes(cache: Cache) -> None:
+    dataset = scan(cache, KEYS)
+    kept, gone = stage(cache, dataset, [1, 2]), stage(cache, dataset, [2, 3])
+    cache.departures.evict([gone])
+    assert dataset.resident().tolist() == [1, 2]
+    assert shard_of(dataset.index.words[[1, 2]]).tolist() == [kept.number] * 2
+    assert check_books(cache, set()) == []
+
+
+def test_what_is_evicted_is_not_there_after_a_restart_either(tmp_path: Path) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS, LARGE)
+    stage(cache, dataset, list(range(8)))
+    cache.departures.evict_samples(dataset, np.asarray([2, 3, 4]), "evicted", "for a test")
+    cache.close()
+    again = Cache(config_of(tmp_path))
+    assert again.datasets["data"].resident().tolist() == [0, 1, 5, 6, 7]
+    again.close()
+
+
+def test_readers_are_told_when_shards_have_gone_so_that_they_let_go_of_them(cache: Cache) -> None:
+    dataset = scan(cache, KEYS)
+    rows = [stage(cache, dataset, [sample]) for sample in range(3)]
+    reader = IndexReader(dataset.index.path, dataset.record.lineage, dataset.record.recipe)
+    for told, act in enumerate(
+        [
+            lambda: cache.departures.evict(rows[:1]),
+            lambda: cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test"),
+            lambda: cache.departures.take_back(dataset, rows[2], dataset.path_of(rows[2])),
+        ]
+    ):
+        assert reader.evictions == told
+        act()
+    assert reader.evictions == 3
+    assert not reader.words.any()
+
+
+def test_rows_that_no_version_has_go_unless_they_are_pinned_or_somebody_reads_their_version(
+    cache: Cache,
+) -> None:
+    dataset = scan(cache, KEYS)
+    first = dataset.record.manifest
+    pinned = stage(cache, dataset, [0, 1])
+    stage(cache, dataset, list(range(2, 12)))
+    cache.catalog.pin_shards([pinned.number], True)
+    scan(cache, dict.fromkeys(KEYS, "v2"))
+    cache.departures.give_back_stale({"data": {first}}, ())
+    assert dataset.resident().tolist() == list(range(12))
+    cache.departures.give_back_stale({"data": {dataset.record.manifest}}, ())
+    assert dataset.resident().tolist() == [0, 1]
+
+
+def test_what_is_pinned_does_not_make_room_for_what_a_reader_needs(cache: Cache) -> None:
+    dataset = scan(cache, KEYS, LARGE)
+    pinned, free = stage(cache, dataset, [0, 1, 2, 3]), stage(cache, dataset, [4, 5, 6, 7])
+    cache.catalog.pin_shards([pinned.number], True)
+    nothing = lambda dataset, samples: np.zeros(len(samples), dtype=np.bool_)  # noqa: E731
+    evictor = Evictor(cache, Sessions(cache.clock), lambda dataset: float(ROW_BYTES), nothing)
+    evictor.make_room(dataset, np.asarray([8, 9, 10, 11]), 0.0)
+    assert is_resident(dataset.index.words[pinned.samples]).all()
+    assert not is_resident(dataset.index.words[free.samples]).all()  # it did look for room
+
+
+def test_a_start_has_its_indexes_in_line_before_it_removes_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    kept = stage(cache, dataset, [1, 2])
+    lost = build(cache, dataset, [3, 4])
+    cache.publish(dataset, lost)  # the crash comes before it is in the catalog
+    words, path = mapped(dataset), dataset.path_of(lost)
+    cache.close()
+    seen: list[tuple[list[int], bool]] = []
+
+    def look(*arguments: Any) -> None:
+        seen.append((np.flatnonzero(words).tolist(), path.exists()))
+        sweep.sweep(*arguments)
+
+    monkeypatch.setattr(cache_module, "sweep", look)
+    Cache(config_of(tmp_path)).close()
+    assert seen == [([1, 2], True)]
+    assert not path.exists()
+    assert shard_of(words[[1, 2]]).tolist() == [kept.number] * 2
+
+
+def test_a_start_clears_an_index_that_nobody_has_before_it_removes_what_that_points_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    row = stage(cache, dataset, [1, 2])
+    words, path = mapped(dataset), dataset.path_of(row)
+    cache.catalog.forget_dataset(dataset.id)  # the crash comes before its index is retired
+    cache.close()
+    unlink, there = Path.unlink, []
+
+    def look(target: Path, missing_ok: bool = False) -> None:
+        if target == path:
+            there.append(bool(words.any()))
+        unlink(target, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    Cache(config_of(tmp_path)).close()
+    assert there == [False]

@@ -1,0 +1,110 @@
+"""A reader alone with the files: rows go while it copies them, bits flip, samples fail."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from running import Place
+from stager.cache import Cache
+from stager.config import load_config
+from stager.errors import UsageError
+from stager.model import Arrays
+from stager.open_dataset import Dataset, Failure
+from stager.rows import ShardRow
+from stager.subset import Subset
+from stager_client.loader import BatchLoader
+from stager_client.reader import Reader
+from stager_client.samples import StagedSamples
+from test_cache import KEYS, config_of, scan, stage
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    cache = Cache(config_of(tmp_path))
+    yield cache
+    cache.close()
+
+
+def reader_of(dataset: Dataset) -> Reader:
+    return Reader(dataset.directory, dataset.record)
+
+
+def test_a_sample_that_is_evicted_while_it_is_copied_is_missing(cache: Cache) -> None:
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [0, 1, 2])
+    reader = reader_of(dataset)
+
+    def take(at: int, arrays: Arrays) -> None:
+        if at == 1:
+            cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test")
+
+    assert reader.visit([0, 1, 2], take) == ([1], [])
+
+
+def test_a_shard_that_goes_before_its_turn_is_missing_and_not_corrupt(cache: Cache) -> None:
+    """Whatever goes wrong with a row, the word is asked first: is it still there at all?"""
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [0])
+    gone = stage(cache, dataset, [1])
+    reader = reader_of(dataset)
+
+    def take(at: int, arrays: Arrays) -> None:
+        cache.departures.evict([gone])
+
+    assert reader.visit([0, 1], take) == ([1], [])
+
+
+def flip(dataset: Dataset, row: ShardRow, sample: int) -> None:
+    path = dataset.path_of(row)
+    data = bytearray(path.read_bytes())
+    data[data.find(bytes([sample] * 12)) + 5] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("way", ["visit", "fill"])
+def test_a_bit_that_has_flipped_is_found_at_the_first_touch(cache: Cache, way: str) -> None:
+    dataset = scan(cache, KEYS)
+    flip(dataset, stage(cache, dataset, [3, 4, 5]), 4)
+    reader = reader_of(dataset)
+    batch = {"image": np.zeros((3, 2, 2, 3), np.uint8)}
+    if way == "visit":
+        found = reader.visit([3, 4, 5], lambda at, arrays: None)
+    else:
+        found = reader.fill(np.asarray([3, 4, 5]), batch)
+    assert found == ([], [1])
+
+
+def test_a_sample_that_is_staged_anew_is_checked_anew(cache: Cache) -> None:
+    dataset = scan(cache, KEYS)
+    first = stage(cache, dataset, [3, 4])
+    reader = reader_of(dataset)
+    batch = {"image": np.zeros((2, 2, 2, 3), np.uint8)}
+    assert reader.fill(np.asarray([3, 4]), batch) == ([], [])
+    cache.departures.evict([first])
+    flip(dataset, stage(cache, dataset, [3, 4]), 4)
+    assert reader.fill(np.asarray([3, 4]), batch) == ([], [1])
+
+
+def test_a_state_does_not_fit_a_run_in_which_another_sample_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are as many, and they are not the same: some would be read twice, and others never."""
+    place = Place(tmp_path).configure("")
+    monkeypatch.setenv("STAGER_CONFIG", str(place.config))
+    cache = Cache(load_config(place.config))
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [0, 1, 2, 3, 6, 7, 8, 9, 10, 11])
+    loaders = []
+    for failed in (4, 4, 5):
+        dataset.index.clear(np.asarray([4, 5]))
+        cache.record_failures(dataset, [Failure(failed, "corrupt", "bad")])
+        samples = StagedSamples("data", Subset(), None, 1.0, skip_failed=True)
+        assert len(samples) == 11
+        loaders.append(BatchLoader(samples, 4, shuffle=True))
+    before, same, other = loaders
+    same.load_state_dict(before.state_dict())
+    with pytest.raises(UsageError, match="the state is of other data"):
+        other.load_state_dict(before.state_dict())
+    cache.close()
