@@ -58,7 +58,7 @@ class SmallCache(Cache):
 
     def __init__(self, config: Config, clock: SimulatedClock) -> None:
         try:
-            super().__init__(config, clock)
+            super().__init__(config, clock=clock)
         except Killed:  # its process has ended: nobody has its catalog open
             if (catalog := vars(self).get("catalog")) is not None:
                 catalog.close()
