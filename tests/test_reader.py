@@ -1,7 +1,11 @@
 """A reader alone with the files: rows go while it copies them, bits flip, samples fail."""
 
+import itertools
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +13,12 @@ import pytest
 from running import Place
 from stager.cache import Cache
 from stager.config import load_config
-from stager.errors import UsageError
+from stager.errors import UsageError, WaitTimeout
 from stager.model import Arrays
 from stager.open_dataset import Dataset, Failure
 from stager.rows import ShardRow
 from stager.subset import Subset
+from stager_client import samples
 from stager_client.loader import BatchLoader
 from stager_client.reader import Reader
 from stager_client.samples import StagedSamples
@@ -87,6 +92,24 @@ def test_a_sample_that_is_staged_anew_is_checked_anew(cache: Cache) -> None:
     assert reader.fill(np.asarray([3, 4]), batch) == ([], [1])
 
 
+def test_a_miss_ends_at_its_deadline_by_the_clock_and_not_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on by a second at each look, and no service."""
+    place = Place(tmp_path).configure("")
+    monkeypatch.setenv("STAGER_CONFIG", str(place.config))
+    cache = Cache(load_config(place.config))
+    scan(cache, KEYS)
+    data = StagedSamples("data", Subset(), None, 20.0, skip_failed=False)
+    looks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(looks)), sleep=time.sleep)
+    monkeypatch.setattr(samples, "time", clock)
+    with pytest.raises(WaitTimeout, match="not staged"):
+        data.visit([0], lambda at, arrays: None, threading.Event())
+    assert 20 <= next(looks) <= 24
+    cache.close()
+
+
 def test_a_state_does_not_fit_a_run_in_which_another_sample_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,9 +123,9 @@ def test_a_state_does_not_fit_a_run_in_which_another_sample_has_failed(
     for failed in (4, 4, 5):
         dataset.index.clear(np.asarray([4, 5]))
         cache.record_failures(dataset, [Failure(failed, "corrupt", "bad")])
-        samples = StagedSamples("data", Subset(), None, 1.0, skip_failed=True)
-        assert len(samples) == 11
-        loaders.append(BatchLoader(samples, 4, shuffle=True))
+        data = StagedSamples("data", Subset(), None, 1.0, skip_failed=True)
+        assert len(data) == 11
+        loaders.append(BatchLoader(data, 4, shuffle=True))
     before, same, other = loaders
     same.load_state_dict(before.state_dict())
     with pytest.raises(UsageError, match="the state is of other data"):
