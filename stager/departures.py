@@ -145,22 +145,27 @@ class Departures:
         no rows left and is not in use goes, too.
         """
         for dataset in list(self._open.values()):
-            keep = dataset.manifest.has(dataset.count)
             manifests = leased.get(dataset.name, set())
-            for digest in manifests - {dataset.manifest.digest}:
-                try:
-                    keep |= dataset.version(digest).has(dataset.count)
-                except CacheError:
-                    log.warning("version gone dataset=%s manifest=%s", dataset.name, digest)
-            stale = np.flatnonzero(is_resident(dataset.index.words) & ~keep)
-            stale = stale[np.isin(shard_of(dataset.index.words[stale]), self._catalog.evictable(dataset.id))]
-            if len(stale):
-                freed = self.evict_samples(dataset, stale, "source_changed", "no version has it any more")
-                log.info("given back dataset=%s samples=%d bytes=%d", dataset.name, len(stale), freed)
+            if dataset.count > len(dataset.manifest):  # else all that it ever had is in the newest one
+                self._give_back_samples(dataset, manifests)
             is_needed = manifests or dataset.id in in_use or self._is_current(dataset)
             if not is_needed and not self._catalog.shard_numbers(dataset.id):
                 self._forget(dataset)
             sweep_versions(dataset.directory, {dataset.manifest.digest} | manifests, dataset.record)
+
+    def _give_back_samples(self, dataset: Dataset, manifests: set[str]) -> None:
+        """Give back the rows of samples that are neither in the newest manifest nor in these."""
+        keep = dataset.manifest.has(dataset.count)
+        for digest in manifests - {dataset.manifest.digest}:
+            try:
+                keep |= dataset.version(digest).has(dataset.count)
+            except CacheError:
+                log.warning("version gone dataset=%s manifest=%s", dataset.name, digest)
+        stale = np.flatnonzero(is_resident(dataset.index.words) & ~keep)
+        stale = stale[np.isin(shard_of(dataset.index.words[stale]), self._catalog.evictable(dataset.id))]
+        if len(stale):
+            freed = self.evict_samples(dataset, stale, "source_changed", "no version has it any more")
+            log.info("given back dataset=%s samples=%d bytes=%d", dataset.name, len(stale), freed)
 
     def _is_current(self, dataset: Dataset) -> bool:
         return next(row.is_current for row in self._catalog.datasets() if row.id == dataset.id)

@@ -275,6 +275,11 @@ class Sessions:
         """The ids of data sets that are read."""
         return {session.dataset.id for session in (*self._open.values(), *self._resting.values())}
 
+    def versions(self) -> set[tuple[str, str]]:
+        """The data sets and manifests that are read, also by those that rest."""
+        sessions = (*self._open.values(), *self._resting.values())
+        return {(session.reading.dataset, session.reading.manifest) for session in sessions}
+
     def positions(self) -> dict[tuple[str, int], int]:
         """How far each session is, by name and epoch."""
         sessions = self._open.values()

@@ -107,7 +107,10 @@ class Staging:
     def give_back_stale(self) -> None:
         """Give back rows of samples that have gone from the source, and that nobody reads any more."""
         self.cache.departures.files.settle()
-        self.cache.departures.give_back_stale(self.leases.held(), self._in_use())
+        held = self.leases.held()
+        for name, manifest in self.sessions.versions():
+            held.setdefault(name, set()).add(manifest)
+        self.cache.departures.give_back_stale(held, self._in_use())
 
     def _in_use(self) -> set[int]:
         """The ids of data sets that jobs, tasks or readers have something to do with."""
