@@ -44,6 +44,7 @@ from stager.index import (
     FAILED,
     IndexWriter,
     is_damaged,
+    is_failed,
     is_resident,
     pack_words,
     retire,
@@ -323,6 +324,9 @@ class Cache:
     def _give_way(self, dataset: Dataset, samples: Numbers) -> None:
         """Samples are staged again though they are recorded: a damaged word hid that. None is kept twice."""
         self.mend(dataset, samples)
+        failed = samples[is_failed(dataset.index.words[samples])]
+        if len(failed):
+            self.catalog.remove_failures(dataset.id, failed.tolist())
         here = samples[is_resident(dataset.index.words[samples])]
         if len(here):
             recorded = list(self.catalog.shard_numbers(dataset.id))
@@ -361,7 +365,7 @@ class Cache:
         again = np.intersect1d(np.asarray(mendable, dtype=np.int64), samples)
         if len(again):
             self.catalog.remove_failures(dataset.id, again.tolist())
-            dataset.index.clear(again)
+            dataset.index.clear(again[is_failed(dataset.index.words[again])])
 
     def mend(self, dataset: Dataset, samples: Numbers) -> None:
         """Put right what the index says of samples, if that is something that nobody ever wrote."""
