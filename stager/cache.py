@@ -44,6 +44,7 @@ from stager.index import (
     FAILED,
     IndexWriter,
     is_damaged,
+    is_failed,
     is_resident,
     pack_words,
     retire,
@@ -316,6 +317,9 @@ class Cache:
         """
         rows = np.flatnonzero(row.samples >= 0)
         self.mend(dataset, row.samples[rows])
+        failed = row.samples[rows][is_failed(dataset.index.words[row.samples[rows]])]
+        if len(failed):  # it could be had after all
+            self.catalog.remove_failures(dataset.id, failed.tolist())
         is_kept = self.kept(dataset, row.samples[rows])
         if is_kept.any():
             row = replace(row, samples=row.samples.copy())
@@ -377,7 +381,7 @@ class Cache:
         again = np.intersect1d(np.asarray(mendable, dtype=np.int64), samples)
         if len(again):
             self.catalog.remove_failures(dataset.id, again.tolist())
-            dataset.index.clear(again)
+            dataset.index.clear(again[is_failed(dataset.index.words[again])])
 
     def mend(self, dataset: Dataset, samples: Numbers) -> None:
         """Put right what the index says of samples, if that is something that nobody ever wrote."""

@@ -16,6 +16,7 @@ from stager.config import Amount
 from stager.index import HEADER_BYTES, is_resident
 from stager.job import Request
 from stager.leases import START_S
+from stager.open_dataset import Failure
 from stager.staging import REFILL_EVERY_S
 from stager.subset import Subset
 from stager.tasks import Piece
@@ -140,6 +141,20 @@ def test_a_job_ends_when_a_scan_finds_that_nothing_of_it_is_left_to_stage(world:
     world.work_all()
     world.staging.step(0.0)
     assert world.owner.job(first)["state"] == "done"
+
+
+def test_a_sample_that_failed_and_was_staged_after_all_has_no_failure(world: World) -> None:
+    stage(world)
+    dataset = world.cache.datasets["a"]
+    world.owner.evict("a", Subset())
+    world.cache.record_failures(dataset, [Failure(3, "unreadable", "simulated")])
+    damage_word(world, 3)  # it says neither failed nor resident
+    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow"))
+    world.finish()
+    assert world.owner.failures("a") == []
+    world.cache.forgive(dataset, np.arange(dataset.count))
+    assert is_resident(dataset.index.words[[3]]).all()
+    assert world.owner.check_books() == []
 
 
 def test_a_prefetch_mends_a_damaged_word_and_stages_nothing(world: World) -> None:

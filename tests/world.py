@@ -1,5 +1,6 @@
 """A world in which the loop runs without threads or time: every event is drawn from one seed."""
 
+import gc
 import os
 import shutil
 from collections import Counter, deque
@@ -96,9 +97,10 @@ class World:
         self.listed: dict[str, dict[str, str]] = {}
         self.numbers: dict[str, list[tuple[str, str]]] = {}  # key and version of each number, by lineage
         self.words_seen: dict[str, Any] = {}
-        self.shards: dict[str, tuple[Any, list[tuple[str, str]]]] = {}  # open, and what is in them
+        self.shards: dict[int, tuple[Any, list[tuple[str, str]]]] = {}  # by inode: open, and what is in it
         self.flipped: set[int] = set()  # shards whose file was damaged
         self.can_be_damaged = rng.random() < 0.5
+        self.can_punch = rng.random() < 0.85  # else a file keeps its blocks while somebody has it open
         self.is_damaged = False  # any file, ever
         self.pinned: dict[int, list[int]] = {}  # the samples of each shard that was pinned
         self.lists_seen: set[str] = set()
@@ -117,6 +119,7 @@ class World:
         """A new owner takes over the directory. It may be killed while it does."""
         self.cache = SmallCache(self.config, clock=self.clock)
         self.is_owned = True
+        self.cache.can_punch = self.cache.departures.files._can_punch = self.can_punch
         self._guard()
         self.staging = Staging(self.cache, self._make_pool, SimulatedDisk)  # type: ignore[arg-type]
         self.staging.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
@@ -204,12 +207,12 @@ class World:
             self.fuse.left = None
             self.note("  killed")
             self._abandon()
-            self._read_alone()
+            self._look_at_all()  # there is no owner: readers go on with what they have
             self._start_again()
         self.fuse.left = None
 
-    def _read_alone(self) -> None:
-        """There is no owner: readers go on with what they have."""
+    def _look_at_all(self) -> None:
+        """Readers look at all they have, and ask nobody."""
         for reader in self.readers:
             with suppress(StagerError):
                 missing, corrupt = reader.fill(reader.manifest.numbers)
@@ -240,12 +243,11 @@ class World:
                 break
             self.check()
             promises.whoever_waits_has_a_deadline(self)
-        promises.nothing_is_under_way(self)
-        promises.nothing_is_left_over(self)
-        promises.hits_and_misses_are_requests(self)
         promises.every_word_points_to_a_whole_row(self, True)
-        for reader in self.readers:
-            self._read(reader, reader.manifest.numbers)
+        promises.hits_and_misses_are_requests(self)
+        self._look_at_all()
+        promises.nothing_is_left_over(self)
+        promises.nothing_is_under_way(self)
 
     def finish(self) -> None:
         """Whatever is under way comes to its end."""
@@ -635,6 +637,7 @@ class World:
         if not self.can_be_damaged:
             return
         self._abandon()
+        gc.collect()  # SQLite closes a file when the last cursor goes, and a killed owner's are in frames
         path = self.config.cache_dir / "catalog.db"
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
