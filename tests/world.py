@@ -493,7 +493,7 @@ class World:
             return
         answer = self.ask(lambda: self.owner.readers.report(reader.report()))
         if answer is not None:
-            reader.told = reader.totals
+            reader.sent = [reader.totals]
             reader.reads.clear()
             if not answer["knows_reader"]:
                 self._hello(reader)

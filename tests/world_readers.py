@@ -36,8 +36,7 @@ class SimulatedReader:
     pid: int
     expected: dict[int, tuple[str, str]]  # key and version, by number
     totals: Totals = field(default_factory=Totals)
-    told: Totals = field(default_factory=Totals)  # what the owner has heard
-    sent: Totals = field(default_factory=Totals)
+    sent: list[Totals] = field(default_factory=lambda: [Totals()])  # since it last had an answer
     reads: list[int] = field(default_factory=list)
     epoch: int = 0
     order: Numbers | None = None  # of a session that was begun
@@ -157,7 +156,7 @@ class SimulatedReader:
         )  # fmt: skip
 
     def report(self) -> dict[str, Any]:
-        self.sent = self.totals
+        self.sent.append(self.totals)
         return {
             "dataset": self.name,
             "recipe": self.record.recipe,
