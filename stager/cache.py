@@ -296,43 +296,41 @@ class Cache:
 
     def publish(self, dataset: Dataset, row: ShardRow) -> None:
         """Point the index at a complete shard: readers have it from here on."""
-        rows = np.flatnonzero(row.samples >= 0)
-        self._give_way(dataset, row.samples[rows])
-        dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
-        dataset.losses.regained(row.samples[rows])
+        samples = row.samples[row.samples >= 0]
+        self.mend(dataset, samples)
+        failed = samples[is_failed(dataset.index.words[samples])]
+        if len(failed):  # a damaged word hid that
+            self.catalog.remove_failures(dataset.id, failed.tolist())
+        self._point_to(dataset, row)
 
     def record(self, dataset: Dataset, row: ShardRow) -> None:
         """Write down a shard that is durable by now.
 
         A word of it may have been damaged since it was published, and mended by a catalog that did not have
-        it yet, or its sample was staged again: one gets its word back, the other's row is dead.
+        it yet: it gets its word back.
         """
-        rows = np.flatnonzero(row.samples >= 0)
-        samples, words = row.samples[rows], pack_words(row.number, rows, row.format)
-        found = dataset.index.words[samples]
-        is_lost = found != words
-        is_elsewhere = is_lost & self.kept(dataset, samples)
-        row.samples[rows[is_elsewhere]] = -1
+        self._point_to(dataset, row)
         self.catalog.add_shard(row)
-        is_lost &= ~is_elsewhere
-        dataset.index.publish(samples[is_lost], words[is_lost])
         if np.all(row.samples < 0):
             self.departures.evict([row])
-        elif is_elsewhere.any():
+        elif np.any(row.samples < 0):
             self.departures.give_back_dead(dataset, row)
 
-    def _give_way(self, dataset: Dataset, samples: Numbers) -> None:
-        """Samples are staged again though they are recorded: a damaged word hid that. None is kept twice."""
-        self.mend(dataset, samples)
-        failed = samples[is_failed(dataset.index.words[samples])]
-        if len(failed):
-            self.catalog.remove_failures(dataset.id, failed.tolist())
-        here = samples[is_resident(dataset.index.words[samples])]
-        if len(here):
-            recorded = list(self.catalog.shard_numbers(dataset.id))
-            twice = here[np.isin(shard_of(dataset.index.words[here]), recorded)]
-            if len(twice):
-                self.departures.evict_samples(dataset, twice, "corrupt", "its word was damaged")
+    def _point_to(self, dataset: Dataset, row: ShardRow) -> None:
+        """Point the index at the rows of a shard.
+
+        A sample that another shard has on record is not kept twice: a damaged word had hidden it, and it was
+        staged again. The one on record stays, for somebody was told that it is staged; the row here is dead.
+        """
+        rows = np.flatnonzero(row.samples >= 0)
+        words = dataset.index.words[row.samples[rows]]
+        is_there = is_resident(words) & (shard_of(words) != row.number)
+        if is_there.any():
+            is_there &= np.isin(shard_of(words), list(self.catalog.shard_numbers(dataset.id)))
+            row.samples[rows[is_there]] = -1
+            rows = rows[~is_there]
+        dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
+        dataset.losses.regained(row.samples[rows])
 
     def save_subset(self, dataset: Dataset, subset: Subset, classes: Iterable[str]) -> str:
         """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
