@@ -102,6 +102,7 @@ class World:
         self.can_be_damaged = rng.random() < 0.5
         self.can_punch = rng.random() < 0.85  # else a file keeps its blocks while somebody has it open
         self.is_damaged = False  # any file, ever
+        self.recorded: set[tuple[str, str, int]] = set()  # just before the owner was killed
         self.pinned: dict[int, list[int]] = {}  # the samples of each shard that was pinned
         self.lists_seen: set[str] = set()
         self.is_shrunk = False
@@ -169,9 +170,11 @@ class World:
         while True:
             try:
                 self.start()
-                return
+                break
             except Killed:
                 self.note("killed at start")
+        promises.what_was_recorded_is_there(self, self.recorded)
+        self.recorded = set()
 
     def close(self) -> None:
         self._abandon()
@@ -599,6 +602,7 @@ class World:
     # Events: the owner's end
 
     def kill(self) -> None:
+        self.recorded = promises.recorded_samples(self)
         raise Killed
 
     def crash(self) -> None:
@@ -613,6 +617,7 @@ class World:
             self.staging.step(0.0)
 
     def crash_at_start(self) -> None:
+        self.recorded = promises.recorded_samples(self)
         self._abandon()
         self.fuse.left = self.rng.randint(1, 30)
         self._start_again()
@@ -647,7 +652,7 @@ class World:
 
 
 EVENTS: Final[dict[str, float]] = {
-    "prefetch": 6,
+    "prefetch": 4.5,
     "cancel": 0.5,
     "work": 20,
     "say": 2,
