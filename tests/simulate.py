@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from world import EVENTS, World
+from world import World
+from world_events import EVENTS
 
 STEPS = 300
 PART = 50  # seeds that a process does at once

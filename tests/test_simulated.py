@@ -83,7 +83,7 @@ def test_a_shard_that_could_not_be_synced_takes_no_other_one_with_it(world: Worl
     world.disk.sync(is_broken=True)
     world.staging.step(0.0)
     assert world.owner.check_books() == []
-    assert is_resident(dataset.index.words).all()  # the row that was there stays
+    assert is_resident(dataset.index.words).all(), "it was staged, and somebody was told so"
 
 
 def test_a_word_that_is_mended_before_its_shard_is_durable_is_not_lost(world: World) -> None:

@@ -184,6 +184,21 @@ def what_is_pinned_stays(world: "World", shards: list[ShardRow]) -> None:
     world.pinned, world.lists_seen = pinned, world.lists()
 
 
+def recorded_samples(world: "World") -> set[tuple[str, str, int]]:
+    """What somebody was told is staged: recipe, list and number of each sample."""
+    about = {dataset.id: dataset.record for dataset in world.cache.open.values()}
+    return {
+        (about[row.dataset].recipe, about[row.dataset].lineage, number)
+        for row in world.cache.catalog.shards()
+        for number in row.samples[row.samples >= 0].tolist()
+    }
+
+
+def what_was_recorded_is_there(world: "World", before: set[tuple[str, str, int]]) -> None:
+    """An owner that was killed loses nothing that was acknowledged."""
+    assert before <= recorded_samples(world), before - recorded_samples(world)
+
+
 def nothing_is_under_way(world: "World") -> None:
     """Once all work is done and all readers are gone, no task, reservation, file or wait is left."""
     staging, pool = world.staging, world.pool
