@@ -164,6 +164,7 @@ class World(Events):
                 break
             except Killed:
                 self.note("killed at start")
+                self._abandon()  # its catalog is nobody's any more
         promises.what_was_recorded_is_there(self, self.recorded)
         self.recorded = set()
 
