@@ -211,7 +211,8 @@ def nothing_is_under_way(world: "World") -> None:
     assert staging.cache.budget.reserved_bytes == 0
     world.readers.clear()
     world.makes.clear()
-    gc.collect()  # readers that were stopped are in frames of errors
+    if staging.cache.departures.files._held:
+        gc.collect()  # readers that were stopped are in frames of errors
     staging.cache.departures.files.settle()
     assert not staging.cache.departures.files._held, "nobody has them open, and they count"
     open_jobs = [job.told() for job in staging.jobs.by_id.values() if not job.ended]
