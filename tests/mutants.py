@@ -107,8 +107,8 @@ DEPARTURES = [
     Mutant(
         "a version that somebody reads is given back",
         "stager/departures.py",
-        "                    keep |= dataset.version(digest).has(dataset.count)\n",
-        "                    pass\n",
+        "                keep |= dataset.version(digest).has(dataset.count)\n",
+        "                pass\n",
         "tests/test_departures.py::test_rows_that_no_version_has_go_unless_they_are_pinned_or_somebody_reads_their_version",
     ),
     Mutant(
