@@ -43,6 +43,7 @@ OUTGROWN_SMALL: Final = 1.2
 KEPT_EVENTS: Final = 20
 ALL_ROWS_EVERY: Final = 25
 BOOKS_EVERY: Final = 10
+ROUNDS_MOST: Final = 200  # half a minute each
 
 
 class SmallCache(Cache):
@@ -232,7 +233,7 @@ class World(Events):
         for source in self.sources.values():
             source.is_there = True
         self.cache.budget.reserve = Amount()
-        for _ in range(200):
+        for _ in range(ROUNDS_MOST):
             if not self.finish_some():
                 break
             self.check()
@@ -245,8 +246,10 @@ class World(Events):
 
     def finish(self) -> None:
         """Whatever is under way comes to its end."""
-        while self.finish_some():
-            pass
+        for _ in range(ROUNDS_MOST):
+            if not self.finish_some():
+                return
+        promises.nothing_is_under_way(self)
 
     def finish_some(self) -> bool:
         """All workers and the disk do what they have. False: nothing is under way any more."""
