@@ -36,12 +36,16 @@ OPEN_S: Final = 1.0
 SIDE: Final = 224
 TRAINING: Final = """
 import glob, json, os, signal, sys, time
+from contextlib import suppress
 from pathlib import Path
 from stager_client.torch import StagedDataset, StagedLoader
 
 def for_cpu_s():
-    paths = glob.glob("/proc/self/task/*/schedstat")  # a thread may end between the two
-    return {path: int(Path(path).read_text().split()[1]) / 1e9 for path in paths if os.path.exists(path)}
+    found = {}
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        with suppress(OSError):  # a thread may have ended since
+            found[path] = int(Path(path).read_text().split()[1]) / 1e9
+    return found
 
 pid, epochs, pause_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 loader = StagedLoader(StagedDataset("data", timeout_s=60), 32, shuffle=True)

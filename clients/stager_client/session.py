@@ -17,7 +17,7 @@ from stager.errors import ServiceSilent, StagerError
 from stager.model import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0
-HELLO_TIMEOUT_S = 0.5
+HELLO_TIMEOUT_S = 0.3  # if it is not heard, the first report says so, and we say it again
 POSITION_EVERY_S = 0.2
 POSITION_PART = 0.02  # of its samples, that a reader with misses reads before it says so: evictions go by it
 POSITION_EVERY_MIN_S = 0.03
