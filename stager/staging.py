@@ -120,7 +120,8 @@ class Staging:
     def _can_relist(self, name: str) -> bool:
         """Whether nobody uses the numbers that a data set's samples have now."""
         ids = {dataset.id for dataset in self.cache.of_name(name)}
-        return self.leases.are_known and name not in self.leases.held() and ids.isdisjoint(self._in_use())
+        ids_used = self._in_use() | {number for number, samples in self._pins.items() if samples}
+        return self.leases.are_known and name not in self.leases.held() and ids.isdisjoint(ids_used)
 
     @property
     def native(self) -> str:
