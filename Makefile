@@ -57,10 +57,11 @@ fuzz: $(STAMP) ## mutated JPEGs, shards, listings and predicates, FUZZ_S=600 sec
 soak: $(STAMP) ## 90 epochs of each way to read: memory, descriptors and threads stay flat
 	STAGER_SOAK_EPOCHS=90 .venv/bin/python -m pytest -q tests/test_soak.py $(ARGS)
 
-stress: $(STAMP) ## STRESS_S=1800 seconds of readers, rescans, evictions, kills and repairs; STRESS_SEED=7 repeats one
-	.venv/bin/python tests/stress.py --seconds $(STRESS_S) $(if $(STRESS_SEED),--seed $(STRESS_SEED)) $(ARGS)
+stress: $(STAMP) $(TF_STAMP) ## STRESS_S=1800 seconds of readers, rescans, evictions, kills and repairs; STRESS_SEED=7 repeats one
+	.venv/bin/python tests/stress.py --seconds $(STRESS_S) --tensorflow .venv-tf/bin/python $(if $(STRESS_SEED),--seed $(STRESS_SEED)) $(ARGS)
 
 torture: $(STAMP) ## TORTURE_S=1800 seconds of bit flips, power losses and S3 faults; TORTURE_SEED=7 repeats one
+	$(call debian,e2fsprogs xfsprogs)
 	.venv/bin/python tests/torture.py --seconds $(TORTURE_S) $(if $(TORTURE_SEED),--seed $(TORTURE_SEED)) $(ARGS)
 
 simulate: $(STAMP) ## the loop under seeded disorder, without threads or time: SEEDS=20000 worlds of 300 steps

@@ -2,9 +2,10 @@
 
 import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -69,3 +70,27 @@ class Events:
                 event = self._queue.get_nowait()
         except queue.Empty:
             return
+
+
+class Beside:
+    """Work that takes long and touches nothing of the loop's: on a thread, one piece after the other."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._thread = ThreadPoolExecutor(1, "beside")
+
+    def do(self, act: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
+        """Do it, and have the loop call `then` with what came of it, or with what it raised."""
+        self._thread.submit(self._run, act, then)
+
+    def _run(self, act: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
+        made: T | Exception
+        try:
+            made = act()
+        except Exception as error:
+            made = error
+        self._events.call(partial(then, made))
+
+    def stop(self) -> None:
+        """Begin nothing more. What is under way is not waited for."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

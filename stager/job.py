@@ -15,7 +15,7 @@ from stager.index import is_failed
 from stager.model import Numbers
 from stager.open_dataset import Dataset
 from stager.plan import Plan
-from stager.subset import Subset, draw
+from stager.subset import Drawn, Subset
 
 Mask = npt.NDArray[np.bool_]
 ENDED = ("done", "failed", "cancelled")
@@ -62,6 +62,7 @@ class Job:
     request: Request
     state: str = "queued"
     dataset: Dataset | None = None
+    is_drawn: bool = False  # what it wants of the data set is known
     classes: tuple[str, ...] = ()
     saved_as: str = ""
     format: str = ""
@@ -91,14 +92,18 @@ class Job:
     def ended(self) -> bool:
         return self.state in ENDED
 
-    def draw(self, cache: Cache, dataset: Dataset) -> None:
-        """Work out what the subset is, and what of it is missing."""
-        drawn = draw(dataset.manifest, self.request.subset)
+    def begin(self, dataset: Dataset) -> None:
+        """Its data set is known, and what it wants of it is being drawn."""
+        self.dataset = dataset
+        self.wait_for(self.queue[:0], dataset.count)
+
+    def want(self, cache: Cache, dataset: Dataset, drawn: Drawn) -> None:
+        """Take what was drawn for what it wants, and find out what of it is missing."""
         cache.mend(dataset, drawn.numbers)  # or it would wait for what is there
-        cache.forgive(dataset, drawn.numbers, everything=self.request.retry_failed and self.dataset is None)
+        cache.forgive(dataset, drawn.numbers, everything=self.request.retry_failed and not self.is_drawn)
         failed = is_failed(dataset.index.words[drawn.numbers])
         kept = cache.kept(dataset, drawn.numbers)
-        self.dataset, self.classes, self.numbers = dataset, drawn.classes, np.sort(drawn.numbers)
+        self.is_drawn, self.classes, self.numbers = True, drawn.classes, np.sort(drawn.numbers)
         self.format, self.format_why = dataset.choose_format(self.request.format)
         self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
         self.wait_for(drawn.numbers[~kept & ~failed], dataset.count)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -11,13 +10,15 @@ import numpy as np
 
 from stager.cache import Cache
 from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
-from stager.errors import CacheError, StagerError, UsageError
+from stager.errors import CacheError, StagerError, UsageError, known_error
+from stager.events import Beside
 from stager.job import Job, Mask, Request
-from stager.model import Numbers
+from stager.manifest import Manifest
+from stager.model import Numbers, grown
 from stager.open_dataset import Dataset
 from stager.plan import NOTHING_TO_DO, make_plan
 from stager.scan import Scan
-from stager.subset import Subset
+from stager.subset import Drawn, Subset, draw
 from stager.tasks import Piece, Tasks
 
 log = logging.getLogger("stager")
@@ -30,8 +31,8 @@ ENDS_MAX: Final = 2  # of the service, by one job: then it is not taken up again
 class Jobs:
     """All jobs that are under way, and the last ones that ended."""
 
-    def __init__(self, cache: Cache, tasks: Tasks) -> None:
-        self.cache, self._tasks = cache, tasks
+    def __init__(self, cache: Cache, tasks: Tasks, beside: Beside) -> None:
+        self.cache, self._tasks, self._beside = cache, tasks, beside
         self.by_id: dict[int, Job] = {}
         self._no_room_until = 0.0
         self._ends: dict[int, int] = {}  # how often each job that was taken up again has ended the service
@@ -68,7 +69,7 @@ class Jobs:
         """Stage these samples again, as a job of its own."""
         request = Request(dataset.spec, Subset(), "auto", is_local=True)
         job = self._new(self.cache.catalog.add_job(dataset.name, request.to_json()), request)
-        job.state, job.dataset = "staging", dataset
+        job.state, job.dataset, job.is_drawn = "staging", dataset, True
         job.format, job.format_why = dataset.choose_format("auto")
         job.wait_for(samples, dataset.count)
         job.numbers = samples
@@ -157,22 +158,54 @@ class Jobs:
             scan.unlink()
             self._tasks.scan(job)
             return
-        with self._worked_out(job):
-            self._adopt(job, scan)
+        self._adopt(job, scan)
 
     def _adopt(self, job: Job, scan: Scan) -> None:
         dataset, job.changed = self.cache.adopt(job.request.spec, scan)
         for other in self._open():
             if other is not job and other.dataset is not None and other.dataset.name == dataset.name:
-                self._draw_again(other, other.dataset)
+                other.waiting = grown(other.waiting, other.dataset.count, False)
+                self._draw(other, other.dataset)
         if job.request.stop_after == "scan":
             self.end(job, "done")
             return
         self._work_out(job, dataset)
 
     def _work_out(self, job: Job, dataset: Dataset) -> None:
-        """Find what is missing, and have a few samples of it measured."""
-        job.draw(self.cache, dataset)
+        """Find out which samples the job wants; the rest follows when that is known."""
+        job.begin(dataset)
+        self._draw(job, dataset)
+
+    def _draw(self, job: Job, dataset: Dataset) -> None:
+        """Draw the job's subset, beside the loop: `where` may take seconds of a million samples.
+
+        While the service works for one job alone, the catalog says so: if that ends us, it is on record.
+        """
+        if self._is_recorded(job):
+            self.cache.catalog.note_job(job.id, {"ends": self._ends.pop(job.id, 0) + 1})
+        manifest, subset = dataset.manifest, job.request.subset
+        self._beside.do(lambda: draw(manifest, subset), partial(self._drawn, job, dataset, manifest))
+
+    def _drawn(self, job: Job, dataset: Dataset, manifest: Manifest, drawn: Drawn | Exception) -> None:
+        """What a job wants is known. If it has been scanned again meanwhile, that is drawn, too."""
+        if job.ended or manifest is not dataset.manifest:
+            return
+        try:
+            if isinstance(drawn, Exception):
+                raise drawn
+            was_drawn = job.is_drawn
+            job.want(self.cache, dataset, drawn)
+            self._settle(job) if was_drawn else self._measure(job, dataset)
+        except Exception as caught:  # a bug that one job runs into must not end all others
+            error = known_error(caught, str(self.cache.directory))
+            if not isinstance(caught, StagerError | OSError):
+                log.exception("job failed id=%d", job.id)
+            self.end(job, "failed", error)
+        if self._is_recorded(job) and not job.ended:
+            self.cache.catalog.note_job(job.id, {})
+
+    def _measure(self, job: Job, dataset: Dataset) -> None:
+        """Have a few of the missing samples staged and measured, for the plan."""
         if not len(job.queue):
             job.plan = NOTHING_TO_DO
             self._settle(job)
@@ -205,24 +238,9 @@ class Jobs:
         job.state = "staging"
         self._settle(job)
 
-    @contextmanager
-    def _worked_out(self, job: Job) -> Iterator[None]:
-        """While the loop works for one job alone, the catalog says so: if that ends us, it is on record."""
-        is_recorded = not (job.request.stop_after or job.request.is_local)
-        if is_recorded:
-            self.cache.catalog.note_job(job.id, {"ends": self._ends.pop(job.id, 0) + 1})
-        yield
-        if is_recorded and not job.ended:
-            self.cache.catalog.note_job(job.id, {})
-
-    def _draw_again(self, job: Job, dataset: Dataset) -> None:
-        """Another scan has come in: what the job is to stage may be something else by now."""
-        try:
-            with self._worked_out(job):
-                job.draw(self.cache, dataset)
-            self._settle(job)
-        except StagerError as error:
-            self.end(job, "failed", error)
+    def _is_recorded(self, job: Job) -> bool:
+        """Whether a start takes the job up again."""
+        return not (job.request.stop_after or job.request.is_local)
 
     def _check_fit(self, job: Job) -> None:
         """Refuse, before it starts, what cannot fit."""

@@ -76,6 +76,11 @@ class Dataset:
         words = self.index.words[self.manifest.numbers]
         return int(np.count_nonzero(is_resident(words))), int(np.count_nonzero(is_failed(words)))
 
+    def keeps(self, digest: str) -> bool:
+        """Whether a version is there to be read."""
+        path = manifest_path(self.directory, digest, self.record.lineage)
+        return digest == self.manifest.digest or path.exists()
+
     def version(self, digest: str) -> Manifest:
         """A manifest that is kept. Raise CacheError if it is not."""
         if digest == self.manifest.digest:

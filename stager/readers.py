@@ -36,7 +36,11 @@ class Readers:
 
     def hello(self, version: Version, session: str, manifest: str, pid: int) -> dict[str, Any]:
         """A session reads this version of a data set: what it reads is kept while its process lives."""
-        self.opened(version)
+        if not self.opened(version).keeps(manifest):
+            raise UsageError(
+                f"{version.dataset} is not kept any more as it was when it was opened",
+                hint="open the data set again",
+            )
         self._staging.leases.take(session, version.dataset, manifest, pid)
         return {}
 

@@ -15,7 +15,7 @@ from stager.clock import Clock
 from stager.dataset import DatasetSpec
 from stager.durable import Durable, DurableQueue
 from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
-from stager.events import Events
+from stager.events import Beside, Events
 from stager.evictor import Evictor
 from stager.index import is_failed, is_resident
 from stager.job import Job, Mask
@@ -54,8 +54,9 @@ class Staging:
         cache: Cache,
         make_pool: Callable[[Events, Clock], Pool] = WorkerPool,
         make_disk: Callable[[Cache, Events], DurableQueue] = DurableQueue,
+        make_beside: Callable[[Events], Beside] = Beside,
     ) -> None:
-        """`make_pool`, `make_disk`: whoever does tasks and makes files durable; a test has its own."""
+        """Whoever does tasks, makes files durable and works beside the loop: a test has its own."""
         self.cache, self._clock = cache, cache.clock
         self.stopping = False
         self.events = Events()
@@ -63,7 +64,8 @@ class Staging:
         self.leases = Leases(cache.catalog, self._clock)
         self._transients = Transients(cache, self.sessions)
         self._tasks = Tasks(cache, self._transients, make_pool(self.events, self._clock), self._can_relist)
-        self.jobs = Jobs(cache, self._tasks)
+        self._beside = make_beside(self.events)
+        self.jobs = Jobs(cache, self._tasks, self._beside)
         self._evictor = Evictor(cache, self.sessions, self._tasks.mean_row_bytes, self.jobs.wanted)
         self._wants = Wants(self._clock)
         self._disk = make_disk(cache, self.events)
@@ -141,6 +143,7 @@ class Staging:
             self.step(0.1)
         self._wants.fail_all(STOPPING)
         self.jobs.stop()
+        self._beside.stop()
         self._disk.stop()
         self._transients.close()
         for path in self.cache.scratch.iterdir():
@@ -187,7 +190,7 @@ class Staging:
         self._pins.pop(dataset.id, None)
 
     def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
-        return self._wants.last.get((dataset.id, number))
+        return self._wants.last.get((dataset.record.lineage, dataset.id, number))
 
     def sample_bytes(self, dataset: Dataset) -> float:
         return self._tasks.mean_row_bytes(dataset)

@@ -2,6 +2,7 @@
 
 import logging
 import mmap
+import os
 from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -111,7 +112,7 @@ class Tasks:
 
     def _begin_scan(self, job: Job, tries: int) -> None:
         self._last += 1
-        path = self.cache.scratch / f"scan-{self._last}"
+        path = self.cache.scratch / f"scan-{os.getpid()}-{self._last}"  # an owner before us may have one
         task = Task(self._last, job.request.spec, job, path=path, tries=tries)
         name = job.request.spec.name
         relist = self.cache.is_outgrown(name) and self._can_relist(name)

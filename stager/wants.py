@@ -41,7 +41,7 @@ class Wants:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open: list[Want] = []
-        self.last: dict[tuple[int, int], dict[str, Any]] = {}  # (data set id, sample) -> its last miss
+        self.last: dict[tuple[str, int, int], dict[str, Any]] = {}  # (lineage, data set, sample) -> last miss
 
     def add(self, dataset: Dataset, reasons: dict[int, str], wait_s: float) -> "Future[Answer]":
         """Wait for the samples that `reasons` has, each with why it is missing."""
@@ -70,8 +70,9 @@ class Wants:
         wait_s = round(self._clock.now() - want.since, 3)
         for number, reason in want.reasons.items():
             about = {"outcome": "miss", "reason": reason, "at": self._clock.wall(), "wait_s": wait_s}
-            self.last.pop((want.dataset.id, number), None)
-            self.last[want.dataset.id, number] = about
+            sample = want.dataset.record.lineage, want.dataset.id, number
+            self.last.pop(sample, None)
+            self.last[sample] = about
         while len(self.last) > LAST_KEPT:
             del self.last[next(iter(self.last))]
 

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ COMMAND_S = 90.0  # one that takes longer hangs
 SILENT_S = 100.0  # so long, a reader may wait for a sample and say so
 HERE = Path(__file__).parent
 SIDES = {CROP_A: SIDE_A, CROP_B: SIDE_B}
-KINDS = ("fork", "spawn", "loader", "arrays", *(("tensorflow",) if find_spec("tensorflow") else ()))
+KINDS = ("fork", "spawn", "loader", "arrays")
 
 
 class Failed(Exception):
@@ -91,8 +90,9 @@ class History:
 class Stress:
     """The one who acts. Each action is a method; `run` draws them."""
 
-    def __init__(self, root: Path, seed: int) -> None:
-        self.root, self.seed, self.draw = root, seed, random.Random(seed)
+    def __init__(self, root: Path, seed: int, tensorflow: str = "") -> None:
+        """`tensorflow`: a Python that has it, for one more reader."""
+        self.root, self.seed, self.draw, self.tensorflow = root, seed, random.Random(seed), tensorflow
         self.place = Place(root)
         self.source, self.other = KeptSource(root / "source"), KeptSource(root / "others")
         self.other.next_content = 1 << 20  # no content is in both
@@ -272,6 +272,8 @@ class Stress:
         for number, kind in enumerate(KINDS):
             self.start_reader(kind, "data", number)
         self.start_reader("loader", "other", len(KINDS))
+        if self.tensorflow:
+            self.start_reader("tensorflow", "data", len(KINDS) + 1, self.tensorflow)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.failures:
             action = self.draw.choices(list(weights), list(weights.values()))[0]
@@ -286,8 +288,8 @@ class Stress:
                 break
         self.end()
 
-    def start_reader(self, kind: str, name: str, number: int) -> None:
-        command = [sys.executable, str(HERE / "stress_reader.py"), kind, name, str(self.root)]
+    def start_reader(self, kind: str, name: str, number: int, python: str = sys.executable) -> None:
+        command = [python, str(HERE / "stress_reader.py"), kind, name, str(self.root)]
         log = (self.root / f"reader-{kind}-{name}.log").open("wb")
         self.readers[f"{kind}-{name}"] = subprocess.Popen(
             [*command, str(self.seed * 100 + number)], env=self.place.env(), stderr=log
@@ -357,10 +359,10 @@ class Stress:
                 process.wait()
 
 
-def stress(root: Path, seconds: float, seed: int) -> tuple[dict[str, Any], list[str]]:
+def stress(root: Path, seconds: float, seed: int, tensorflow: str = "") -> tuple[dict[str, Any], list[str]]:
     """Run it; return the counts, and what must not be."""
     os.environ["STAGER_CONFIG"] = str(root / "stager.toml")
-    one = Stress(root, seed)
+    one = Stress(root, seed, tensorflow)
     try:
         one.run(seconds)
     except Failed as error:
@@ -377,10 +379,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--root", type=Path)
+    parser.add_argument("--tensorflow", default="", help="a Python that has TensorFlow, for one more reader")
     options = parser.parse_args()
     root = options.root or Path(tempfile.mkdtemp(prefix="stager-stress-"))
     print(f"seed {options.seed}, {options.seconds:.0f} s, in {root}", flush=True)
-    counts, found = stress(root, options.seconds, options.seed)
+    counts, found = stress(root, options.seconds, options.seed, options.tensorflow)
     print(json.dumps(counts, indent=2))
     for what in found[:10]:
         print(f"FAILED (seed {options.seed}): {what}")

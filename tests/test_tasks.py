@@ -15,11 +15,16 @@ from stager.cache import Cache
 from stager.check import check_books
 from stager.clock import Clock
 from stager.dataset import DatasetSpec
+from stager.errors import UsageError
 from stager.events import Events
+from stager.job import Request
+from stager.manifest import Manifest
 from stager.model import Row, ShardHeader, checksum_of
 from stager.open_dataset import Dataset
+from stager.readers import Readers, Version
 from stager.shards import FORMATS
 from stager.staging import Staging
+from stager.subset import Drawn, Subset, draw
 from stager.workers import Answer, WorkerProcess
 from test_cache import KEYS, config_of, scan, stage
 
@@ -181,3 +186,29 @@ def test_what_comes_for_a_pinned_shard_that_was_corrupt_is_pinned(world: World) 
     world.pool.done(world.dataset)
     world.step_until(lambda: bool(world.cache.catalog.shards()))
     assert [shard.is_pinned for shard in world.cache.catalog.shards()] == [True]
+
+
+def test_the_loop_goes_on_while_a_subset_is_drawn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression may take seconds of a million samples."""
+    may_end = threading.Event()
+
+    def slow(manifest: Manifest, subset: Subset) -> Drawn:
+        may_end.wait(60)
+        return draw(manifest, subset)
+
+    monkeypatch.setattr("stager.jobs.draw", slow)
+    subset = Subset(where="size >= 0")
+    job = world.staging.jobs.submit(Request(world.dataset.spec, subset, "auto", "plan"))
+    world.staging.step(0)
+    assert (job.state, job.wanted) == ("scanning", 0)
+    may_end.set()
+    world.step_until(lambda: job.wanted == len(KEYS))
+
+
+def test_a_hello_for_a_version_that_is_not_kept_is_refused(world: World) -> None:
+    record = world.dataset.record
+    version = Version(world.dataset.name, record.recipe, record.lineage)
+    readers = Readers(world.cache, world.staging)
+    readers.hello(version, "s", record.manifest, 0)
+    with pytest.raises(UsageError, match="not kept any more"):
+        readers.hello(version, "s", "0" * 32, 0)

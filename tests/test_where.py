@@ -25,8 +25,8 @@ from test_api import ask, is_our_error, opened
 # The service, but working out a subset ends it: as an expression did that held the loop beyond its watchdog.
 DEADLY = """
 import os, signal
-import stager.job
-stager.job.draw = lambda manifest, subset: os.kill(os.getpid(), signal.SIGKILL)
+import stager.jobs
+stager.jobs.draw = lambda manifest, subset: os.kill(os.getpid(), signal.SIGKILL)
 from stagerd.__main__ import main
 main()
 """

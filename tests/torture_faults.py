@@ -172,12 +172,15 @@ def read_what_is_there(place: Place, version: dict[int, int]) -> int:
     return int(bool(wrong))
 
 
-def run_faults(root: Path, seed: int, seconds: float, with_hanging: bool = True) -> Faults:
-    """Wrong bytes first, then all cases once, in seeded order, as far as the time goes."""
+def run_faults(
+    root: Path, seed: int, seconds: float, with_hanging: bool = True, share: tuple[int, int] = (0, 1)
+) -> Faults:
+    """Wrong bytes first, then all cases of a share once, in seeded order, as far as the time goes."""
     one = Faults(root, seed)
     deadline = time.monotonic() + seconds
     cases = [case for case in one.cases() if with_hanging or case[0] not in HANGING]
     cases.sort(key=lambda case: case[0] not in WRONG)
+    cases = cases[share[0] :: share[1]]
     for done, case in enumerate(cases):
         if time.monotonic() > deadline and done >= len(WRONG) * 2:
             one.counts["cases left out for time"] = len(cases) - done

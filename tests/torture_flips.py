@@ -24,6 +24,7 @@ BAD = ("c0/90000.png", "c1/90001.png")  # no images: they fail
 FULL_EVERY = 40  # rounds, a real service is started
 STAGE_EVERY = 10  # rounds, what is missing is staged by a command
 VERBS = (("ls",), ("ls", "--failed"), ("ls", "--classes"), ("why", "data", "c1/00001.png"))
+FLIPS_A_ROUND = (1, 1, 2, 4, 8)  # mostly one at a time, so that a failure has one cause
 DAMAGES = ("flip", "flip", "flip", "flip", "flip", "zero", "cut", "empty")
 
 
@@ -65,10 +66,12 @@ class Flips:
         return self.place.configure(self.source.table("data", recipe))
 
     def round(self, number: int) -> None:
-        """Damage one file of a copy, and look at it from all sides."""
+        """Damage one file of a copy, or several, and look at it from all sides."""
         shutil.rmtree(self.place.cache)
         shutil.copytree(self.golden, self.place.cache, symlinks=True)
-        what = self._damage()
+        flips = self.draw.choice(FLIPS_A_ROUND)
+        what = " and ".join(self._damage() for _ in range(flips))
+        self.counts["flips"] += flips
         problems = self._look(number)
         if problems:
             self.failures.append(f"round {number}, {what}: " + "; ".join(problems[:3]))

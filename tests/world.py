@@ -29,6 +29,7 @@ from world_events import CAPACITIES, EVENT_NAMES, EVENT_WEIGHTS, SETS, Events
 from world_parts import (
     Fuse,
     Killed,
+    SimulatedBeside,
     SimulatedClock,
     SimulatedDisk,
     SimulatedPool,
@@ -114,7 +115,10 @@ class World(Events):
         self.is_owned = True
         self.cache.can_punch = self.cache.departures.files._can_punch = self.can_punch
         self._guard()
-        self.staging = Staging(self.cache, self._make_pool, SimulatedDisk)  # type: ignore[arg-type]
+        self.staging = Staging(self.cache, self._make_pool, SimulatedDisk, SimulatedBeside)  # type: ignore[arg-type]
+        beside = self.staging._beside
+        assert isinstance(beside, SimulatedBeside)
+        self.beside = beside
         self.staging.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
         disk = self.staging._disk
         assert isinstance(disk, SimulatedDisk)
@@ -261,6 +265,8 @@ class World(Events):
         return bool(self.staging._tasks._open) or len(self.disk) > 0 or self._open_jobs()
 
     def work_all(self) -> None:
+        while self.beside.go():
+            pass
         while busy := self.pool.busy():
             self.pool.do(busy[0], self.rng, 0.0)
         self._say_all()

@@ -44,6 +44,8 @@ class Events:
 
     def work(self) -> None:
         for _ in range(self.rng.randint(1, 8)):
+            if self.rng.random() < 0.5 and self.beside.go():
+                continue
             if busy := self.pool.busy():
                 self.pool.do(self.rng.choice(busy), self.rng, self.fails)
         if self.rng.random() < 0.8:

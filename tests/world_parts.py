@@ -18,7 +18,7 @@ from stager.config import TASKS_PER_WORKER
 from stager.dataset import DatasetSpec
 from stager.durable import Durable, DurableQueue
 from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
-from stager.events import Events
+from stager.events import Beside, Events
 from stager.layouts import LAYOUTS
 from stager.manifest import Manifest
 from stager.model import ObjectInfo, Row, ShardHeader, checksum_of, sample_tag
@@ -261,6 +261,27 @@ class SimulatedDisk(DurableQueue):
     def rows(self) -> Iterator[ShardRow]:
         """What readers have, and the catalog not yet."""
         yield from (row for _, row in self._waiting.values())
+
+
+class SimulatedBeside(Beside):
+    """Does what it has when the world says so."""
+
+    def __init__(self, events: Events) -> None:
+        self._held: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self._events = events
+
+    def do(self, act: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._held.append((act, then))
+
+    def go(self) -> bool:
+        """The next piece of work. False: there is none."""
+        if not self._held:
+            return False
+        self._run(*self._held.pop(0))
+        return True
+
+    def stop(self) -> None:
+        self._held.clear()
 
 
 def guarded(act: Callable[[], Any], fuse: Fuse) -> Callable[[], Any]:
