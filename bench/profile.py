@@ -99,9 +99,9 @@ def fetch(data: Data) -> Steps:
 
 
 def prepare_and_write(data: Data) -> Steps:
-    from stager.model import Row, ShardHeader, checksum_of
+    from stager.reader.values import Row, ShardHeader, checksum_of
     from stager.recipes import open_recipe
-    from stager.recipes.decode import decode_image
+    from stager.recipes.image.decode import decode_image
     from stager.shards import FORMATS
 
     recipe = open_recipe({"kind": "image"})

@@ -33,16 +33,16 @@ from bench.peers.common import process_tree
 from bench.process import end_all, run_group, start_group
 from bench.scale_report import as_markdown, as_table
 from bench.servers import environ, slow_s3
-from stager.cache import Cache
+from stager.cache.cache import Cache
 from stager.config import SHARD_BYTES, load_config
-from stager.control import Service
-from stager.dataset import DatasetRecord, manifest_path
+from stager.reader.service import Service
+from stager.reader.record import DatasetRecord, manifest_path
 from stager.errors import NoService
-from stager.manifest import Manifest
-from stager.order import epoch_order
-from stager.records import Records
-from stager.rows import ShardRow
-from stager.subset import Subset, draw
+from stager.reader.manifest import Manifest
+from stager.reader.order import epoch_order
+from stager.reader.sample_list import Records
+from stager.catalog.rows import ShardRow
+from stager.reader.subset import Subset, draw
 
 A_CLASS: Final = 130  # samples: 1.3 million are 10,000 classes
 STAGED_CLASSES: Final = 15  # really staged, to see what a shard costs the service

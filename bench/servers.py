@@ -154,7 +154,7 @@ def running_service(
 
 
 def _wait_until_up(process: "subprocess.Popen[str]", socket: Path, log: Path) -> None:
-    from stager.control import Service as Control
+    from stager.reader.service import Service as Control
     from stager.errors import StagerError
 
     deadline = time.monotonic() + START_S

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from stager.dataset import DatasetSpec, name_for_url
+from stager.reader.record import DatasetSpec, name_for_url
 from stager.errors import ConfigError, UsageError, nearest
 from stager.layouts import LAYOUTS
-from stager.model import SourceSpec
+from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe, open_recipe
 
 FORMATS: Final = ("auto", "arrow", "lmdb")

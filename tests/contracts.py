@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 
 from stager.errors import SampleError
-from stager.model import BlockingSource, Fetched, ObjectInfo, Source, encode_key
+from stager.reader.values import BlockingSource, Fetched, ObjectInfo, Source, encode_key
 
 ODD_KEYS = (
     "with space.jpg", "a+b", "100%", "%41", "a%2Fb", "é", "e\u0301", "日/本.jpg", "😀", "q?x=1&y#z", "a~",

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from fuzzing import Target
-from stager import native
+from stager.reader import native
 from stager.errors import SampleError, ShardError, StagerError, UsageError
 
 HERE = Path(__file__).parent
@@ -44,16 +44,16 @@ class Jpegs(Target):
     )
 
     def __init__(self) -> None:
-        from stager.recipes import decode
-        from stager.recipes.image import target
-        from stager.recipes.resize import resize
-        from stager.recipes.tiny_jpegs import tiny_jpegs
+        from stager.recipes.image import decode
+        from stager.recipes.image.recipe import target
+        from stager.recipes.image.resize import resize
+        from stager.recipes.image.tiny_jpegs import tiny_jpegs
 
         self.corpus = [*tiny_jpegs().values(), *(path.read_bytes() for path in files("*.jpg"))]
         self.decode, self.target, self.resize = decode, target, resize
         if path := os.environ.get("STAGER_FUZZED_LIBRARY"):
             native.library = native.declare(ctypes.CDLL(path))
-        assert native.decodes_jpeg(), "stager/jpeg.c was not compiled"
+        assert native.decodes_jpeg(), "stager/recipes/image/c/jpeg.c was not compiled"
 
     def check(self, data: bytes) -> str:
         resize, crop = self.RECIPES[zlib.crc32(data) % len(self.RECIPES)]
@@ -103,7 +103,7 @@ class Shards(Target):
         return f"{len(bad)} bad rows" if bad else "whole"
 
     def mend(self, data: bytes, rng: random.Random) -> bytes:
-        from stager.shards.trailer import _CHECKSUM, _TAIL, FORMAT_VERSION, MAGIC, _checksum
+        from stager.reader.shards.trailer import _CHECKSUM, _TAIL, FORMAT_VERSION, MAGIC, _checksum
 
         at = data.rfind(MAGIC)
         end = at + _TAIL.size + _CHECKSUM.size
@@ -140,8 +140,8 @@ class Listings(Target):
         from botocore.awsrequest import AWSResponse
         from botocore.compat import HTTPHeaders
 
-        from stager.model import SourceSpec
-        from stager.sources.s3 import BotoSource
+        from stager.reader.values import SourceSpec
+        from stager.sources.s3.source import BotoSource
 
         spec = SourceSpec("s3://bucket/data", endpoint_url="http://127.0.0.1:1", region="a", anonymous=True)
         self.source = BotoSource(spec)
@@ -200,7 +200,7 @@ class Wheres(Target):
         self.manifest = manifest_of(folder_for(self) / "manifest", keys)
 
     def check(self, data: bytes) -> str:
-        from stager.where import select
+        from stager.reader.predicate import select
 
         try:
             mask = select(self.manifest, data.decode(errors="surrogateescape"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stager.index import FAILED, IndexWriter, Words, pack_words
-from stager.model import Field, Row, ShardHeader, checksum_of, sample_tag
+from stager.reader.index import FAILED, IndexWriter, Words, pack_words
+from stager.reader.values import Field, Row, ShardHeader, checksum_of, sample_tag
 from stager.shards import FORMATS
 
 SHARD_VERSION, INDEX_VERSION = 1, 2

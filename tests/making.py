@@ -8,10 +8,10 @@ import numpy as np
 from PIL import Image
 
 from stager.layouts import LAYOUTS
-from stager.manifest import Manifest
-from stager.model import Layout, ObjectInfo, encode_key
-from stager.records import Records, read_segment
-from stager.scan import NOTHING_KNOWN, Known, Scan, write_manifest
+from stager.reader.manifest import Manifest
+from stager.reader.values import Layout, ObjectInfo, encode_key
+from stager.reader.sample_list import Records, read_segment
+from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 
 
 def manifest_of(path: Path, keys: Iterable[str], sizes: Mapping[str, int] | None = None) -> Manifest:

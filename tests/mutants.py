@@ -27,14 +27,14 @@ class Mutant:
 DEPARTURES = [
     Mutant(
         "words of evicted samples stay",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "        dataset.index.clear(samples)\n        touched = []\n",
         "        touched = []\n",
         "tests/test_departures.py::test_a_row_is_punched_when_no_word_points_to_it_any_more_and_the_catalog_calls_it_dead",
     ),
     Mutant(
         "rows are punched before their words are cleared",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "        dataset.index.clear(samples)\n        touched = []\n"
         "        for number in np.unique(shard_of(words[is_resident(words)])).tolist():\n"
         "            shard = self._catalog.shard(number)\n"
@@ -51,7 +51,7 @@ DEPARTURES = [
     ),
     Mutant(
         "rows are punched before the catalog calls them dead",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "        self._catalog.put_samples(left)\n        dataset.losses.add(reason, detail, samples)\n"
         "        return self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)\n",
         "        dataset.losses.add(reason, detail, samples)\n"
@@ -62,21 +62,21 @@ DEPARTURES = [
     ),
     Mutant(
         "the catalog never hears of dead rows",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "        self._catalog.put_samples(left)\n",
         "",
         "tests/test_departures.py::test_what_is_evicted_is_not_there_after_a_restart_either",
     ),
     Mutant(
         "a whole shard goes and its words stay",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "            dataset.index.clear(samples[at])\n",
         "",
         "tests/test_departures.py::test_a_shard_is_punched_and_unlinked_when_neither_a_word_nor_the_catalog_has_it_any_more",
     ),
     Mutant(
         "a shard's file goes before its row in the catalog",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "        self._catalog.remove_shards(shard.number for shard in shards)\n        freed = 0\n"
         "        for shard in shards:\n"
         "            freed += self._remove_file("
@@ -92,42 +92,42 @@ DEPARTURES = [
     ),
     Mutant(
         "a sample that another shard has, too, is not pointed at it",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "            dataset.index.publish(samples[left != 0], left[left != 0])\n",
         "",
         "tests/test_departures.py::test_a_sample_of_two_shards_stays_resident_when_one_of_them_goes",
     ),
     Mutant(
         "readers are not told that shards have gone",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "            self._open[number].index.tell_gone()\n",
         "            pass\n",
         "tests/test_departures.py::test_readers_are_told_when_shards_have_gone_so_that_they_let_go_of_them",
     ),
     Mutant(
         "a version that somebody reads is given back",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "                keep |= dataset.version(digest).has(dataset.count)\n",
         "                pass\n",
         "tests/test_departures.py::test_rows_that_no_version_has_go_unless_they_are_pinned_or_somebody_reads_their_version",
     ),
     Mutant(
         "what is pinned is given back once it is stale",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "np.isin(shard_of(dataset.index.words[stale]), self._catalog.evictable(dataset.id))",
         "slice(None)",
         "tests/test_departures.py::test_rows_that_no_version_has_go_unless_they_are_pinned_or_somebody_reads_their_version",
     ),
     Mutant(
         "pins are not looked at when room is made",
-        "stager/evictor.py",
+        "stager/eviction/evictor.py",
         "        free = np.isin(shard_of(words), self._cache.catalog.evictable(dataset.id))\n",
         "        free = is_resident(words)\n",
         "tests/test_departures.py::test_what_is_pinned_does_not_make_room_for_what_a_reader_needs",
     ),
     Mutant(
         "the catalog calls pinned shards evictable",
-        "stager/catalog.py",
+        "stager/catalog/catalog.py",
         'FROM shards WHERE dataset = ? AND NOT is_pinned"',
         'FROM shards WHERE dataset = ?"',
         "tests/test_departures.py::test_what_is_pinned_does_not_make_room_for_what_a_reader_needs",
@@ -137,7 +137,7 @@ DEPARTURES = [
 INDEX = [
     Mutant(
         "an index that grows is another file",
-        "stager/index.py",
+        "stager/reader/index.py",
         "        if count > len(self.words):\n            self._map(count)\n",
         "        if count > len(self.words):\n"
         "            before = self.path.read_bytes()\n"
@@ -148,35 +148,35 @@ INDEX = [
     ),
     Mutant(
         "an index that is retired keeps its words",
-        "stager/index.py",
+        "stager/reader/index.py",
         "                    mapped[head:] = bytes(size_bytes - head)\n",
         "",
         "tests/test_index.py::test_a_retired_index_has_no_words_and_says_so_to_whoever_maps_it",
     ),
     Mutant(
         "an index does not say that it is retired",
-        "stager/index.py",
+        "stager/reader/index.py",
         '                        struct.pack_into("<Q", mapped, _FLAGS_AT, RETIRED)\n',
         "                        pass\n",
         "tests/test_index.py::test_a_retired_index_has_no_words_and_says_so_to_whoever_maps_it",
     ),
     Mutant(
         "the parity of a word is not looked at",
-        "stager/index.py",
+        "stager/reader/index.py",
         "(words >> _TOP_SHIFT & _TOP_MASK == _TOP_PRESENT) & ~_is_odd(words))",
         "words >> _TOP_SHIFT & _TOP_MASK == _TOP_PRESENT)",
         "tests/test_index.py::test_a_word_with_a_flipped_bit_is_damaged_and_nothing_else",
     ),
     Mutant(
         "the parity of a word is not looked at in C",
-        "stager/samples.c",
+        "stager/reader/c/samples.c",
         "(((word) >> 56 & 0xe7) == 0x80 && !__builtin_parityll(word))",
         "(((word) >> 56 & 0xe7) == 0x80)",
         "tests/test_gather.py::test_any_word_is_understood_as_the_index_has_it",
     ),
     Mutant(
         "a damaged header is not mended",
-        "stager/index.py",
+        "stager/reader/index.py",
         "        self._mapped[: _IDENTITY.size] = self._identity\n",
         "",
         "tests/test_index.py::test_a_damaged_header_is_mended_in_place_under_its_readers",
@@ -184,7 +184,7 @@ INDEX = [
     ),
     Mutant(
         "shard numbers are used again after a lost catalog",
-        "stager/index.py",
+        "stager/reader/index.py",
         "            self._header[_SHARDS_AT // 8] = highest\n",
         "            pass\n",
         "tests/test_cache.py::test_shard_numbers_are_not_used_twice_after_a_lost_catalog_although_their_files_are_gone",
@@ -194,14 +194,14 @@ INDEX = [
 READERS = [
     Mutant(
         "the word is not compared after the copy, in C",
-        "stager/samples.c",
+        "stager/reader/c/samples.c",
         "word && __atomic_load_n(&shards->index[numbers[first + i]], __ATOMIC_ACQUIRE) == word;",
         "word != 0;",
         "tests/test_gather.py::test_a_row_whose_word_goes_while_it_is_copied_is_not_read",
     ),
     Mutant(
         "the word is not compared after the copy, without C",
-        "clients/stager_client/gather.py",
+        "clients/stager_client/rows.py",
         "                words[at] = word if self._index[number] == word else 0\n",
         "                words[at] = word\n",
         "tests/test_gather.py::test_a_row_whose_word_goes_while_it_is_copied_is_not_read",
@@ -236,7 +236,7 @@ READERS = [
     ),
     Mutant(
         "what was right once is not checked under another word, in C",
-        "stager/samples.c",
+        "stager/reader/c/samples.c",
         "(checked && checked[number] != word)",
         "(checked && !checked[number])",
         "tests/test_gather.py::test_only_what_is_resident_and_was_checked_is_read",
@@ -275,7 +275,7 @@ READERS = [
     ),
     Mutant(
         "a call waits twice as long as it may",
-        "stager/control.py",
+        "stager/reader/service.py",
         "time.monotonic() + timeout_s, stopped\n",
         "time.monotonic() + 2 * timeout_s, stopped\n",
         "tests/test_control.py::test_a_call_ends_at_its_deadline_by_the_clock_and_not_later",
@@ -292,21 +292,21 @@ READERS = [
 VERSIONS = [
     Mutant(
         "samples are matched by their tags alone",
-        "stager/scan.py",
+        "stager/cache/scan.py",
         '    for name in ("key", "version"):\n        ours = (',
         "    for name in ():\n        ours = (",
         "tests/test_manifest.py::test_two_samples_of_one_tag_are_told_apart_by_key_and_version",
     ),
     Mutant(
         "new samples take the numbers of others",
-        "stager/scan.py",
+        "stager/cache/scan.py",
         "    first = 0 if known.relist else len(known.records)\n",
         "    first = 0\n",
         "tests/test_manifest.py::test_unchanged_samples_keep_their_numbers_in_a_later_scan",
     ),
     Mutant(
         "files are swept before indexes are in line",
-        "stager/cache.py",
+        "stager/cache/cache.py",
         "        for row in self.catalog.datasets():\n            manifest = manifests.get(row.name)\n",
         "        sweep(self.directory, self.catalog, self.open.values())\n"
         "        for row in self.catalog.datasets():\n            manifest = manifests.get(row.name)\n",
@@ -314,7 +314,7 @@ VERSIONS = [
     ),
     Mutant(
         "shards are swept before indexes that nobody has are cleared",
-        "stager/sweep.py",
+        "stager/cache/startup.py",
         '    for path in datasets_dir(cache_dir).glob("*/index-*"):\n'
         "        if path not in used:\n            retire(path)\n",
         '    for path in datasets_dir(cache_dir).glob("*/shards/*"):\n'
@@ -326,14 +326,14 @@ VERSIONS = [
     ),
     Mutant(
         "indexes are not brought in line at a start",
-        "stager/cache.py",
+        "stager/cache/cache.py",
         "        index.replace_all(words_of(self.catalog, row.id, count, shards))\n",
         "",
         "tests/test_cache.py::test_what_is_recorded_is_there_after_a_restart_and_nothing_else",
     ),
     Mutant(
         "a manifest has its name after the catalog has it",
-        "stager/cache.py",
+        "stager/cache/cache.py",
         "        scan.path.replace(path)\n        scan.joins.unlink()\n        fsync_path(directory)\n",
         "        put = type(self.catalog).put_list\n"
         "        self.catalog.put_list = lambda row: (put(self.catalog, row), scan.path.replace(path))\n"
@@ -342,35 +342,35 @@ VERSIONS = [
     ),
     Mutant(
         "a scan gives other recipes no room for new samples",
-        "stager/cache.py",
+        "stager/cache/cache.py",
         "        for dataset in self.of_name(spec.name) if not len(moved) else ():\n",
         "        for dataset in [known] if known is not None and not len(moved) else ():\n",
         "tests/test_cache.py::test_an_object_that_is_added_has_its_place_by_every_recipe",
     ),
     Mutant(
         "leases count for nothing",
-        "stager/leases.py",
+        "stager/sessions/leases.py",
         "            held.setdefault(row.dataset, set()).add(row.manifest)\n",
         "            pass\n",
         "tests/test_leases.py::test_a_version_is_held_as_long_as_its_process_lives_however_silent_it_is",
     ),
     Mutant(
         "the lease of a dead process is kept for ever",
-        "stager/leases.py",
+        "stager/sessions/leases.py",
         "        if row.began and self._began(row.pid) == row.began:\n",
         "        if row.began:\n",
         "tests/test_leases.py::test_the_lease_of_a_process_that_has_ended_is_let_go_of",
     ),
     Mutant(
         "a process that began later holds the lease of its number",
-        "stager/leases.py",
+        "stager/sessions/leases.py",
         "        if row.began and self._began(row.pid) == row.began:\n",
         "        if row.began and self._began(row.pid):\n",
         "tests/test_leases.py::test_the_lease_of_a_process_that_has_ended_is_let_go_of",
     ),
     Mutant(
         "leases are forgotten at a restart",
-        "stager/leases.py",
+        "stager/sessions/leases.py",
         "        self._by_session = {row.session: row for row in catalog.leases()}\n",
         "        self._by_session = {}\n",
         "tests/test_leases.py::test_leases_outlive_us_and_nothing_is_given_back_before_others_could_say_hello",
@@ -380,7 +380,7 @@ VERSIONS = [
 DURABLE = [
     Mutant(
         "the marker is not synced",
-        "stager/claim.py",
+        "stager/cache/lock.py",
         '    with atomic_path(directory / "CACHE", directory) as scratch:\n'
         "        scratch.write_text(MARKER)\n",
         '    (directory / "CACHE").write_text(MARKER)\n',
@@ -388,7 +388,7 @@ DURABLE = [
     ),
     Mutant(
         "the name of a new cache is not synced",
-        "stager/claim.py",
+        "stager/cache/lock.py",
         "    fsync_path(directory.parent)\n",
         "",
         "tests/test_claim.py::test_the_marker_is_on_the_disk_before_anything_else_is_made",
@@ -402,7 +402,7 @@ DURABLE = [
     ),
     Mutant(
         "a damaged marker ends every start",
-        "stager/claim.py",
+        "stager/cache/lock.py",
         "    if strangers:\n",
         '    if strangers or "CACHE" in names:\n        strangers = strangers or ["CACHE"]\n',
         "tests/test_cache.py::test_a_marker_that_a_power_cut_left_empty_or_a_flipped_bit_is_written_anew",
@@ -410,21 +410,21 @@ DURABLE = [
     ),
     Mutant(
         "a damaged marker makes other people's files ours",
-        "stager/claim.py",
+        "stager/cache/lock.py",
         '    ours = _OURS if "CACHE" in names else _BEFORE\n',
         '    ours = re.compile(".*") if "CACHE" in names else _BEFORE\n',
         "tests/test_cache.py::test_a_damaged_marker_does_not_make_other_peoples_files_ours",
     ),
     Mutant(
         "the rows of the catalog are not compared with their sums",
-        "stager/database.py",
+        "stager/catalog/database.py",
         "        if row_sum(*row[:-1]) != row[-1]:\n",
         "        if False:\n",
         "tests/test_cache.py::test_rows_and_tables_that_sqlite_finds_nothing_wrong_with_are_compared_all_the_same",
     ),
     Mutant(
         "the tables of the catalog are not compared",
-        "stager/database.py",
+        "stager/catalog/database.py",
         "        elif (version == SCHEMA_VERSION) != (self._schema() == _schema_of_ours()):",
         "        elif False:",
         "tests/test_cache.py::test_rows_and_tables_that_sqlite_finds_nothing_wrong_with_are_compared_all_the_same",
@@ -432,14 +432,14 @@ DURABLE = [
     ),
     Mutant(
         "a manifest is not compared with its seal",
-        "stager/sealed.py",
+        "stager/reader/sealed.py",
         "tail != _TAIL.pack(MAGIC, size_bytes, _sum(file.fileno(), size_bytes)):",
         "tail[:16] != _TAIL.pack(MAGIC, size_bytes, 0)[:16]:",
         "tests/test_manifest.py::test_every_flipped_bit_of_a_manifest_and_its_records_is_an_error_that_says_what_to_do",
     ),
     Mutant(
         "a shard counts as durable before it is synced",
-        "stager/durable.py",
+        "stager/dispatch/sync.py",
         "        path, caught = dataset.path_of(row), None\n",
         "        path, caught = dataset.path_of(row), None\n"
         "        self._events.put(Durable(dataset, row, caught))\n",
@@ -447,14 +447,14 @@ DURABLE = [
     ),
     Mutant(
         "the name of a shard is not synced",
-        "stager/durable.py",
+        "stager/dispatch/sync.py",
         "            fsync_path(path.parent)\n",
         "",
         "tests/test_tasks.py::test_a_shard_counts_as_staged_only_when_its_file_and_its_name_are_on_the_disk",
     ),
     Mutant(
         "the catalog has a shard before it is durable",
-        "stager/staging.py",
+        "stager/owner/loop.py",
         "        if np.any(row.samples >= 0):\n            self._disk.add(dataset, row)\n",
         "        if np.any(row.samples >= 0):\n"
         "            self.cache.catalog.add_shard(row)\n"
@@ -463,14 +463,14 @@ DURABLE = [
     ),
     Mutant(
         "a disk that fails to sync is taken at its word",
-        "stager/staging.py",
+        "stager/owner/loop.py",
         "            if event.error is not None:",
         "            if False:",
         "tests/test_tasks.py::test_a_shard_that_the_disk_did_not_take_is_taken_back",
     ),
     Mutant(
         "the words of a shard that is taken back stay",
-        "stager/departures.py",
+        "stager/cache/departures.py",
         "        samples = self._clear(dataset, [row])\n",
         "        samples = row.samples\n",
         "tests/test_tasks.py::test_a_shard_that_the_disk_did_not_take_is_taken_back",
@@ -480,49 +480,49 @@ DURABLE = [
 BUDGET = [
     Mutant(
         "the reservation of a task that has ended stays",
-        "stager/tasks.py",
+        "stager/dispatch/tasks.py",
         "                self.cache.budget.settle(task.reserved_bytes, 0)\n",
         "                pass\n",
         "tests/test_tasks.py::test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples",
     ),
     Mutant(
         "a worker that dies keeps what it had",
-        "stager/tasks.py",
+        "stager/dispatch/tasks.py",
         "        for task in tasks:\n            self._close(task)\n            self._discard(task)\n",
         "        for task in tasks:\n            del self._open[task.id]\n            self._discard(task)\n",
         "tests/test_tasks.py::test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples",
     ),
     Mutant(
         "samples of a task that has ended stay in flight",
-        "stager/tasks.py",
+        "stager/dispatch/tasks.py",
         "            self.in_flight(task.dataset)[task.samples] = False\n",
         "",
         "tests/test_tasks.py::test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples",
     ),
     Mutant(
         "the samples of a dead worker are forgotten",
-        "stager/tasks.py",
+        "stager/dispatch/tasks.py",
         "            for half in np.array_split(task.samples, 2):\n",
         "            for half in np.array_split(task.samples, 2)[1:]:\n",
         "tests/test_tasks.py::test_the_samples_of_a_worker_that_dies_are_given_out_again_in_halves",
     ),
     Mutant(
         "bytes are taken without a look at the room",
-        "stager/budget.py",
+        "stager/cache/budget.py",
         "        if size_bytes > self.room_bytes():\n",
         "        if False:\n",
         "tests/test_cache.py::test_what_is_over_capacity_or_would_eat_the_reserve_is_refused",
     ),
     Mutant(
         "what is reserved counts as free",
-        "stager/budget.py",
+        "stager/cache/budget.py",
         "        return min(in_budget, on_disk) - self.reserved_bytes\n",
         "        return min(in_budget, on_disk)\n",
         "tests/test_cache.py::test_what_is_over_capacity_or_would_eat_the_reserve_is_refused",
     ),
     Mutant(
         "what comes for a pinned shard is not pinned",
-        "stager/staging.py",
+        "stager/owner/loop.py",
         "replace(row, is_asked=is_asked, is_pinned=is_pinned)",
         "replace(row, is_asked=is_asked)",
         "tests/test_tasks.py::test_what_comes_for_a_pinned_shard_that_was_corrupt_is_pinned",
@@ -532,7 +532,7 @@ BUDGET = [
 SOURCES = [
     Mutant(
         "one object that comes wrong twice turns MD5s off",
-        "stager/sources/s3_check.py",
+        "stager/sources/s3/check.py",
         "        with self._deciding:\n"
         "            if not self._has_matched and not self._is_off:\n"
         "                self._decide(info, data)\n",
@@ -543,35 +543,35 @@ SOURCES = [
     ),
     Mutant(
         "no witness is needed to turn MD5s off",
-        "stager/sources/s3_check.py",
+        "stager/sources/s3/check.py",
         "        if agreeing < min(AGREEING, len(witnesses)):\n",
         "        if False:\n",
         "tests/test_s3_check.py::test_objects_that_come_otherwise_each_time_are_no_evidence_either",
     ),
     Mutant(
         "a listing that does not say where it goes on has ended",
-        "stager/sources/s3_listing.py",
+        "stager/sources/s3/listing.py",
         '        raise Contradiction("it goes on, and does not say where")\n',
         "        return None\n",
         "tests/test_s3_listing.py::test_a_listing_that_contradicts_itself_is_an_error_at_once",
     ),
     Mutant(
         "pages in a circle are listed again",
-        "stager/sources/s3_listing.py",
+        "stager/sources/s3/listing.py",
         "        if hash(token) in self._asked:\n",
         "        if False:\n",
         "tests/test_s3_listing.py::test_a_listing_that_contradicts_itself_is_an_error_at_once",
     ),
     Mutant(
         "an expression may be as long as it likes",
-        "stager/where.py",
+        "stager/reader/predicate.py",
         "        if len(expression) > LENGTH_MAX:\n",
         "        if False:\n",
         "tests/test_where.py::test_where_has_a_bound_and_a_short_message",
     ),
     Mutant(
         "an expression is copied at each word",
-        "stager/where.py",
+        "stager/reader/predicate.py",
         "            match = _TOKEN.match(expression, at)\n",
         "            match = _TOKEN.match(expression, at) if expression[at:] else None\n",
         "tests/test_where.py::test_an_expression_is_read_once_from_left_to_right",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from s3server import S3Server
-from stager.model import BlockingSource, Source, SourceSpec
+from stager.reader.values import BlockingSource, Source, SourceSpec
 from stager.sources.directory import DirectorySource
 
 AnySource = Source | BlockingSource

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stager.control import Service
+from stager.reader.service import Service
 from stager.errors import NoService
 
 START_S = 60.0

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from running import Place
-from stager.control import Service
-from stager.dataset import DatasetRecord, index_path, manifest_path, shard_path
+from stager.reader.service import Service
+from stager.reader.record import DatasetRecord, index_path, manifest_path, shard_path
 from stager.errors import ShardGone
-from stager.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
-from stager.job import ENDED
-from stager.manifest import Manifest
-from stager.model import checksum_of
-from stager.records import Records
+from stager.reader.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
+from stager.jobs.job import ENDED
+from stager.reader.manifest import Manifest
+from stager.reader.values import checksum_of
+from stager.reader.sample_list import Records
 from stager.shards import FORMATS, open_shard
 
 # To crop without resizing needs no torch, which takes a worker seconds to import.

@@ -31,7 +31,7 @@ from shard_cases import (
     shards,
 )
 from stager.errors import ShardCorrupt, ShardError, ShardGone
-from stager.model import Field, Row, ShardFormat, ShardHeader
+from stager.reader.values import Field, Row, ShardFormat, ShardHeader
 from stager.shards import FORMATS, open_shard, verify_shard
 
 

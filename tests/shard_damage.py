@@ -10,8 +10,9 @@ import pytest
 from shard_cases import CASES, IMAGE, JPEG, PATCH, assert_same_arrays, header_for, make_rows
 from shard_contract import ShardContract
 from stager.errors import ShardCorrupt
-from stager.model import Row, ShardReader
-from stager.shards import open_shard, trailer, verify_shard
+from stager.reader.values import Row, ShardReader
+from stager.shards import open_shard, verify_shard
+from stager.reader.shards import trailer
 
 
 def read_all(reader: ShardReader) -> None:

@@ -10,7 +10,7 @@ from augmenting import applied, usual
 from making import image_folder
 from running import Place
 from stager.errors import UsageError
-from stager.order import epoch_order
+from stager.reader.order import epoch_order
 from stager_client.augment import (
     Augment,
     CentreCrop,

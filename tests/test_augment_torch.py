@@ -14,7 +14,7 @@ from stager_client.augment import (
     RandomCrop,
     RandomResizedCrop,
 )
-from stager_client.augment_torch import augment_batch, can_augment
+from stager_client.augment.on_device import augment_batch, can_augment
 
 JITTERS = [ColourJitter(0.5), ColourJitter(contrast=0.5), ColourJitter(saturation=(0.0, 2.5))]
 

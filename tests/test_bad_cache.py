@@ -11,8 +11,8 @@ from making import image_folder
 from mounts import remount, small_disk
 from running import Place
 from sets import complaint, origin_reads, shard_files, staged, table, wait_for
-from stager.budget import FILES_FLOOR
-from stager.control import Service
+from stager.cache.budget import FILES_FLOOR
+from stager.reader.service import Service
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from making import image_folder, jpeg
 from running import Place
 from s3server import S3Server
 from sets import ask_catalog, complaint, origin_reads, staged, table, wait_for
-from stager.control import Service
+from stager.reader.service import Service
 
 GOOD = 6  # samples of the data set that is staged before anything goes wrong
 

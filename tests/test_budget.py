@@ -16,11 +16,11 @@ from images import encode, natural
 from making import image_folder, scanned
 from mounts import small_disk
 from running import Place
-from stager.control import Service
-from stager.dataset import DatasetSpec
-from stager.model import SourceSpec
+from stager.reader.service import Service
+from stager.reader.record import DatasetSpec
+from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
-from stager.scan import Scan
+from stager.cache.scan import Scan
 from stager.sources import open_source
 
 MB = 1_000_000
@@ -146,7 +146,7 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
             "list": {"directory": str(tmp_path), "lineage": "0" * 32, "segments": segments},
             **{"path": str(out / "shard"), "scratch": str(out / "scratch")},
         }
-        command = [sys.executable, "-m", "stager.worker", "1"]
+        command = [sys.executable, "-m", "stager.worker.__main__", "1"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdin is not None
             assert worker.stdout is not None
@@ -362,7 +362,7 @@ def test_what_was_hot_and_was_lost_comes_back_when_nobody_needs_anything_else(tm
 
 REFUSED_ONCE = """
 import sys
-from stager.budget import Budget
+from stager.cache.budget import Budget
 from stager.cli import main
 take, asked = Budget.take, []
 def take_not_the_second(budget, size_bytes):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CLAIM = (
-    "import sys; from pathlib import Path; from stager.claim import claim; claim(Path(sys.argv[1]), 'a test')"
+    "import sys; from pathlib import Path; from stager.cache.lock import claim; claim(Path(sys.argv[1]), 'a test')"
 )
 
 

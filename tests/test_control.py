@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stager import control
-from stager.control import Service
+from stager.reader import service as control
+from stager.reader.service import Service
 from stager.errors import NoService, ServiceSilent
 
 TIMEOUT_S = 1.0

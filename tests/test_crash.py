@@ -22,7 +22,7 @@ from making import image_folder, jpeg
 from running import Place
 from s3server import S3Server
 from sets import ask_catalog, shard_files, staged, table, wait_for
-from stager.control import Service
+from stager.reader.service import Service
 
 CRASHES = int(os.environ.get("STAGER_CRASHES", "5"))
 SEED = int(os.environ.get("STAGER_SEED", "1"))

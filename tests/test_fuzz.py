@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuzz_targets import TARGETS
-from stager import native
+from stager.reader import native
 
 HERE = Path(__file__).parent
 SEED = 16
@@ -36,7 +36,7 @@ FOUND = {
 
 def needs_the_decoder() -> None:
     if not native.decodes_jpeg():
-        pytest.skip("stager/jpeg.c was not compiled")
+        pytest.skip("stager/recipes/image/c/jpeg.c was not compiled")
 
 
 def fuzz(target: str, tmp_path: Path, *options: str) -> str:

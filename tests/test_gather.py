@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stager import native
-from stager.index import FAILED, FORMAT_NAMES, Words, is_resident, pack_words, row_of, shard_of
-from stager_client.gather import Mapping, OpenShard, OpenShards
+from stager.reader import native
+from stager.reader.index import FAILED, FORMAT_NAMES, Words, is_resident, pack_words, row_of, shard_of
+from stager_client.rows import Mapping, OpenShard, OpenShards
 from test_native import compiled_or_skip
 
 ROWS, SIDES = 10, (5000, 8)  # of each shard; bytes of a row of each column

@@ -14,12 +14,12 @@ import pytest
 from making import image_folder
 from running import Place
 from shard_cases import header_for, make_row
-from stager.cache import Cache
-from stager.check import check_books, problem_of
+from stager.cache.cache import Cache
+from stager.cache.verify import check_books, problem_of
 from stager.config import load_config
 from stager.errors import ShardCorrupt
-from stager.model import Arrays, Field
-from stager.open_dataset import Dataset
+from stager.reader.values import Arrays, Field
+from stager.cache.dataset import Dataset
 from stager.shards import FORMATS, open_shard, verify_shard
 from stager.shards.holes import BLOCK_BYTES, can_punch, holes_of, punch, size_of
 from stager_client.buffers import BufferPool
@@ -118,7 +118,7 @@ def test_verify_is_content_with_evicted_rows_and_stages_nothing_again(tmp_path: 
 def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stager.shards.file.OPEN_MAX", 1)  # and files are closed under it, too
+    monkeypatch.setattr("stager.reader.shards.file.OPEN_MAX", 1)  # and files are closed under it, too
     _, cache, dataset = staged(tmp_path)
     reader = Reader(dataset.directory, dataset.record)
     numbers = list(range(30))

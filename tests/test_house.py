@@ -23,12 +23,12 @@ OTHER_FILES = sorted(path for name in ("bench", "examples") for path in (ROOT / 
 
 # The arrows. A layer may import itself and these modules, and what is under them. `stager` stands for each
 # module of the core that has no line of its own. There is no default: a new package needs a line.
-SHARED = {"stager.errors", "stager.model", "stager.native", "stager.text"}
+SHARED = {"stager.errors", "stager.reader.values", "stager.reader.native", "stager.text"}
 MAY_IMPORT: dict[str, set[str]] = {
     "stager.text": set(),
     "stager.errors": {"stager.text"},
-    "stager.native": set(),
-    "stager.model": {"stager.errors"},
+    "stager.reader.native": set(),
+    "stager.reader.values": {"stager.errors"},
     "stager.sources": SHARED,
     "stager.layouts": SHARED,
     "stager.recipes": SHARED,
@@ -40,15 +40,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stager_client": {
         *SHARED,
         *(
-            "stager.order",
-            "stager.index",
+            "stager.reader.order",
+            "stager.reader.index",
             "stager.shards",
-            "stager.manifest",
-            "stager.records",
-            "stager.subset",
-            "stager.where",
+            "stager.reader.manifest",
+            "stager.reader.sample_list",
+            "stager.reader.subset",
+            "stager.reader.predicate",
         ),
-        *("stager.config", "stager.control", "stager.dataset"),
+        *("stager.config", "stager.reader.service", "stager.reader.record"),
     },
 }
 
@@ -56,17 +56,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 SERVICE, CLI, SOURCES = "service/stagerd/", "stager/cli/", "stager/sources/"
 RECIPES, CLIENTS = "stager/recipes/", "clients/stager_client/"
 THREADS = (
-    *("stager/stage.py", "stager/worker.py", "stager/workers.py", "stager/staging.py"),
+    *("stager/worker/build.py", "stager/worker/__main__.py", "stager/dispatch/pool.py", "stager/owner/loop.py"),
     *(
-        "stager/readers.py",
-        "stager/durable.py",
-        "stager/wants.py",
-        "stager/events.py",
+        "stager/owner/readers.py",
+        "stager/dispatch/sync.py",
+        "stager/sessions/waiting.py",
+        "stager/dispatch/events.py",
         "service/stagerd/daemon.py",
     ),
     *(f"clients/stager_client/{name}.py" for name in ("ahead", "buffers", "loader", "samples", "session")),
     # no threads of their own, but locks
-    *("stager/shards/file.py", "stager/shards/pieces.py", "stager/recipes/selftest.py"),
+    *("stager/reader/shards/file.py", "stager/shards/pieces.py", "stager/recipes/image/selftest.py"),
     *(CLI, SOURCES),
 )
 ONLY_IN: dict[str, tuple[str, ...]] = {
@@ -75,7 +75,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "boto3": (SOURCES,),
     "botocore": (SOURCES,),
     "concurrent": THREADS,
-    "cv2": ("clients/stager_client/augment.py",),
+    "cv2": ("clients/stager_client/augment/transforms.py",),
     "fastapi": (SERVICE,),
     "multiprocessing": THREADS,
     "PIL": (RECIPES,),
@@ -87,7 +87,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "subprocess": THREADS,
     "tensorflow": ("clients/stager_client/tensorflow.py",),
     "threading": THREADS,
-    "torch": ("stager/recipes/resize.py", *(f"{CLIENTS}{name}.py" for name in ("torch", "augment_torch"))),
+    "torch": ("stager/recipes/image/resize.py", *(f"{CLIENTS}{name}.py" for name in ("torch", "augment_torch"))),
     "typer": (CLI,),
     "uvicorn": (SERVICE,),
 }

@@ -9,17 +9,17 @@ import pytest
 from making import image_folder
 from mounts import hung_mount
 from running import Place
-from stager import tasks
-from stager.cache import Cache
+from stager.dispatch import tasks
+from stager.cache.cache import Cache
 from stager.config import Amount, Config
-from stager.control import Service
-from stager.dataset import DatasetSpec
+from stager.reader.service import Service
+from stager.reader.record import DatasetSpec
 from stager.errors import SourceBusy
-from stager.job import Job, Request
-from stager.model import SourceSpec
-from stager.owner import Owner
+from stager.jobs.job import Job, Request
+from stager.reader.values import SourceSpec
+from stager.owner.owner import Owner
 from stager.recipes import check_recipe
-from stager.subset import Subset
+from stager.reader.subset import Subset
 
 SAMPLES = 20
 RECIPE = {"kind": "image", "resize": 24, "crop": 16}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from make_golden import GOLDEN, LINEAGE, RECIPE, golden_words, write_index
 from shard_cases import files_no_larger_than
 from stager.errors import CacheError
-from stager.index import (
+from stager.reader.index import (
     FAILED,
     FORMAT_NAMES,
     HEADER_BYTES,
@@ -300,7 +300,7 @@ def test_a_reader_of_another_process_never_sees_half_a_word(path: Path) -> None:
         import time
         import numpy as np
         from pathlib import Path
-        from stager.index import IndexReader
+        from stager.reader.index import IndexReader
         words = IndexReader(Path({str(path)!r}), {LINEAGE!r}, {RECIPE!r}).words
         allowed = np.array([0, {ones[0]}, {twos[0]}], np.uint64)
         seen = np.zeros(3, np.int64)

@@ -11,8 +11,8 @@ from places import FolderPlace
 from running import Place
 from sets import manifest_at, table
 from stager.layouts import open_layout
-from stager.manifest import Manifest
-from stager.model import LeftOut, ObjectInfo, Scanning
+from stager.reader.manifest import Manifest
+from stager.reader.values import LeftOut, ObjectInfo, Scanning
 from stager.sources.directory import DirectorySource
 
 TWO_SPLITS = [f"{split}/{name}/1.jpg" for split in ("train", "val") for name in "ab"]

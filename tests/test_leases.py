@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stager import leases
-from stager.catalog import Catalog
+from stager.sessions import leases
+from stager.catalog.catalog import Catalog
 from stager.errors import UsageError
-from stager.leases import SILENT_S, START_S, Leases, began
+from stager.sessions.leases import SILENT_S, START_S, Leases, began
 
 
 @dataclass

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from making import image_folder
 from running import Place
 from sets import flip_a_bit, shard_files
-from stager import native
-from stager.dataset import index_path
+from stager.reader import native
+from stager.reader.record import index_path
 from stager.errors import UsageError
-from stager.index import FAILED, IndexWriter
-from stager.order import epoch_order
+from stager.reader.index import FAILED, IndexWriter
+from stager.reader.order import epoch_order
 from stager_client.buffers import BufferPool
 from stager_client.numpy import StagedArrays
 from stager_client.torch import StagedDataset, StagedLoader, pin_for_cuda

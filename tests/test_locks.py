@@ -17,7 +17,7 @@ import pytest
 from making import image_folder
 from running import Place
 from sets import complaint, ended, table, wait_for
-from stager.control import Service
+from stager.reader.service import Service
 
 NOBODY = 65534
 PRIVATE = ("lock", "catalog.db", "catalog.db-wal", "catalog.db-shm")

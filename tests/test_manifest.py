@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from making import manifest_of, scanned
 from stager.errors import CacheError
 from stager.layouts import LAYOUTS
-from stager.manifest import PLACE, Manifest
-from stager.model import ObjectInfo, sample_tag
-from stager.records import Records
-from stager.scan import Known, Scan, join, write_manifest
-from stager.sealed import read_sealed, write_sealed
+from stager.reader.manifest import PLACE, Manifest
+from stager.reader.values import ObjectInfo, sample_tag
+from stager.reader.sample_list import Records
+from stager.cache.scan import Known, Scan, join, write_manifest
+from stager.reader.sealed import read_sealed, write_sealed
 
 
 def test_samples_are_sorted_by_class_and_name_as_imagefolder_does(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stager.catalog import Catalog
-from stager.counts import COUNTS_KEPT, PRUNE_EVERY
-from stager.meter import EPOCHS_A_REPORT_MAX, Report, Totals, absorb, reader_rate, split_by_epoch, stats
+from stager.catalog.catalog import Catalog
+from stager.catalog.counts import COUNTS_KEPT, PRUNE_EVERY
+from stager.owner.meter import EPOCHS_A_REPORT_MAX, Report, Totals, absorb, reader_rate, split_by_epoch, stats
 
 
 def report(process: str, requests: int, misses: int, length: int = 10, epoch: int | None = None) -> Report:

@@ -83,4 +83,4 @@ def test_seeded_bugs_are_caught(copy: Copy) -> None:
 def test_a_verdict_is_of_the_gate_and_not_of_any_failure(new: str, said: str, copy: Copy) -> None:
     old = "    if not 0 <= shard < SHARDS_MAX:\n"
     gate = "tests/test_index.py::test_a_word_is_laid_out_as_the_format_says"
-    assert verdict(copy, Mutant("a trial", "stager/index.py", old, new + old, gate)).startswith(said)
+    assert verdict(copy, Mutant("a trial", "stager/reader/index.py", old, new + old, gate)).startswith(said)

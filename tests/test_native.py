@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images import resize_as_pillow_13
-from stager import native
-from stager.recipes.resize import Window, resize_by_native
+from stager.reader import native
+from stager.recipes.image.resize import Window, resize_by_native
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))  # height, width
 
 
 def compiled_or_skip() -> None:
     if native.library is None:
-        assert not os.environ.get("CI"), "stager/native.c was not compiled"
-        pytest.skip("stager/native.c was not compiled")
+        assert not os.environ.get("CI"), "stager/recipes/image/c/resize.c was not compiled"
+        pytest.skip("stager/recipes/image/c/resize.c was not compiled")
 
 
 CPUS = {"what this one has": "", "AVX2": "-DSTAGER_WITHOUT_VNNI", "none of it": "-DSTAGER_WITHOUT_AVX2"}

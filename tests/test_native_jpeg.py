@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from images import Pixels, natural
-from stager import native
+from stager.reader import native
 from stager.errors import SampleError
-from stager.recipes import decode, open_recipe
+from stager.recipes import open_recipe
+from stager.recipes.image import decode
 
 RECIPE = {"kind": "image", "resize": 64, "crop": 56}
 EXIF = b"Exif\0\0"
@@ -24,8 +25,8 @@ SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 @pytest.fixture(autouse=True)
 def is_compiled() -> None:
     if not native.decodes_jpeg():
-        assert not os.environ.get("CI"), "stager/jpeg.c was not compiled"
-        pytest.skip("stager/jpeg.c was not compiled")
+        assert not os.environ.get("CI"), "stager/recipes/image/c/jpeg.c was not compiled"
+        pytest.skip("stager/recipes/image/c/jpeg.c was not compiled")
 
 
 def jpeg(pixels: Pixels, **options: object) -> bytes:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stager.errors import UsageError
-from stager.order import epoch_order, rank_order
+from stager.reader.order import epoch_order, rank_order
 
 
 @given(count=st.integers(0, 500), seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 10_000))

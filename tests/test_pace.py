@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contracts import read
 from stager.errors import SampleError, SourceBusy
-from stager.model import Fetched, ObjectInfo, Scanning
+from stager.reader.values import Fetched, ObjectInfo, Scanning
 from stager.sources.pace import CUT_EVERY_S, GROWTH, MOST, REST_S, START, Pace, PacedSource
 from stager.sources.threads import ThreadedSource
 

@@ -19,7 +19,7 @@ from making import image_folder, jpeg
 from running import Place
 from s3server import S3Server
 from sets import classes_of, complaint, flip_a_bit, shard_files, staged, table, wait_for
-from stager.control import Service
+from stager.reader.service import Service
 
 CLASSES, PER_CLASS = 8, 4
 NAMES = [*(f"set{number}" for number in range(5)), "shapes"]  # a data set for each test that stages

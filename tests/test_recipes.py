@@ -16,11 +16,12 @@ from PIL import Image, ImageFile, ImageOps
 
 from images import Pixels, bad_images, encode, good_images, natural, oriented_by_xmp, oriented_jpeg
 from stager.errors import SampleError, UsageError
-from stager.model import Field
-from stager.recipes import check_recipe, image, open_recipe
-from stager.recipes.decode import decode_at_least, decode_image
-from stager.recipes.image import centre, resized
-from stager.recipes.resize import Window
+from stager.reader.values import Field
+from stager.recipes import check_recipe, open_recipe
+from stager.recipes.image import recipe as image
+from stager.recipes.image.decode import decode_at_least, decode_image
+from stager.recipes.image.recipe import centre, resized
+from stager.recipes.image.resize import Window
 
 GOOD, BAD = good_images(), bad_images()
 SIZES = {"resize": 256, "crop": 224}

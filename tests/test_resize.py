@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from images import Pixels, natural, resize_as_pillow_13
-from stager.recipes.image import centre, cut, resized
-from stager.recipes.resize import Window, installed_resizers, resizer_name
+from stager.recipes.image.recipe import centre, cut, resized
+from stager.recipes.image.resize import Window, installed_resizers, resizer_name
 
 PLAIN_PILLOW_13 = ".post" not in PIL.__version__ and int(PIL.__version__.split(".")[0]) >= 13
 
@@ -68,7 +68,7 @@ class ResizeContract:
     def resizer(self) -> Any:
         resizers = installed_resizers()
         if self.name not in resizers:
-            assert self.name != "native" or not os.environ.get("CI"), "stager/native.c was not compiled"
+            assert self.name != "native" or not os.environ.get("CI"), "stager/recipes/image/c/resize.c was not compiled"
             pytest.skip(f"{self.name} is not installed")
         return resizers[self.name]
 
@@ -153,7 +153,7 @@ def test_pillow_does_without_torch_and_native_code() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from stager import native; native.library = None\n"
-        "from stager.recipes.resize import resizer_name; print(resizer_name())"
+        "from stager.recipes.image.resize import resizer_name; print(resizer_name())"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60

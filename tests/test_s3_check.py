@@ -12,9 +12,9 @@ import faultserver as fault
 from contracts import read
 from faultserver import BUCKET, FaultServer
 from stager.errors import SourceBusy
-from stager.model import ObjectInfo, SourceSpec
-from stager.sources.s3 import BotoSource, Limits
-from stager.sources.s3_curl import CurlSource
+from stager.reader.values import ObjectInfo, SourceSpec
+from stager.sources.s3.source import BotoSource, Limits
+from stager.sources.s3.curl import CurlSource
 
 S3Source = BotoSource | CurlSource
 ALWAYS = 99

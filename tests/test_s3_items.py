@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stager.sources.s3_listing import _take_items
+from stager.sources.s3.listing import _take_items
 
 BOUND_S = 5.0  # it takes milliseconds; what backtracks takes 40 s and more
 LISTS = SimpleNamespace(name="ListObjectsV2")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stager.sources import s3_listing
-from stager.sources.s3_listing import PAGES_MOST, RANGES, Ask, Contradiction, list_objects, split
+from stager.sources.s3 import listing as s3_listing
+from stager.sources.s3.listing import PAGES_MOST, RANGES, Ask, Contradiction, list_objects, split
 
 Keys = list[str]
 

@@ -15,24 +15,24 @@ import pytest
 from making import image_folder
 from running import Place
 from sets import staged, table
-from stager import sessions
-from stager.cache import Cache
+from stager.sessions import session as sessions
+from stager.cache.cache import Cache
 from stager.config import Amount, Config
-from stager.dataset import DatasetSpec
+from stager.reader.record import DatasetSpec
 from stager.errors import UsageError
-from stager.index import is_resident
-from stager.jobs import is_among
+from stager.reader.index import is_resident
+from stager.jobs.queue import is_among
 from stager.layouts import LAYOUTS
-from stager.model import Numbers, ObjectInfo, SourceSpec
-from stager.open_dataset import Dataset
-from stager.owner import Owner
-from stager.readers import Version
+from stager.reader.values import Numbers, ObjectInfo, SourceSpec
+from stager.cache.dataset import Dataset
+from stager.owner.owner import Owner
+from stager.owner.readers import Version
 from stager.recipes import check_recipe
-from stager.rows import ShardRow
-from stager.scan import NOTHING_KNOWN, Known, Scan, write_manifest
-from stager.sealed import read_sealed
-from stager.sessions import Reading, Session
-from stager.subset import Subset
+from stager.catalog.rows import ShardRow
+from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
+from stager.reader.sealed import read_sealed
+from stager.sessions.session import Reading, Session
+from stager.reader.subset import Subset
 
 COUNT = 100_000
 CLASSES = 1000

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from images import Pixels, encode, natural
-from stager import native
-from stager.recipes import selftest
-from stager.recipes.tiny_jpegs import HEIGHT, WIDTH, tiny_jpegs
+from stager.reader import native
+from stager.recipes.image import selftest
+from stager.recipes.image.tiny_jpegs import HEIGHT, WIDTH, tiny_jpegs
 
 HERE = Path(native.__file__).parent
 SOURCES = ("native.c", "vnni.c", "samples.c", "windows.c", "trial.c", "jpeg.c", "huffman.c")
@@ -29,7 +29,7 @@ DAMAGE = {
 DECODE = """
 import logging, sys
 from pathlib import Path
-from stager import native
+from stager.reader import native
 from stager.recipes import open_recipe
 logging.basicConfig(stream=sys.stderr, format="%(name)s %(message)s")
 data = memoryview(Path(sys.argv[1]).read_bytes())
@@ -44,8 +44,8 @@ print(native.describe())
 @pytest.fixture(autouse=True)
 def is_compiled() -> None:
     if not native.decodes_jpeg():
-        assert not os.environ.get("CI"), "stager/jpeg.c was not compiled"
-        pytest.skip("stager/jpeg.c was not compiled")
+        assert not os.environ.get("CI"), "stager/recipes/image/c/jpeg.c was not compiled"
+        pytest.skip("stager/recipes/image/c/jpeg.c was not compiled")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 
 from shard_cases import open_descriptors
 from stager.errors import ShardCorrupt, ShardError
-from stager.shards import file as files
-from stager.shards.file import OTHERS, Descriptor, ShardFile
+from stager.reader.shards import file as files
+from stager.reader.shards.file import OTHERS, Descriptor, ShardFile
 
 PAGE = 4096
 
@@ -143,7 +143,7 @@ import os, resource, sys
 from pathlib import Path
 soft, hard, others = map(int, sys.argv[2:5])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-from stager.shards.file import ShardFile
+from stager.reader.shards.file import ShardFile
 kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(others)]
 opened = [ShardFile(Path(sys.argv[1])) for _ in range(3000)]
 assert all(file.read(0, 4) == bytes(4) for file in opened + opened)

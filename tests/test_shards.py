@@ -33,12 +33,13 @@ from shard_cases import (
 from shard_contract import ShardContract
 from shard_damage import DamageContract
 from stager.errors import ShardCorrupt, UsageError
-from stager.model import Field, Row, checksum_of, sample_tag
-from stager.shards import FORMATS, open_shard, trailer, verify_shard
-from stager.shards.file import ShardFile
-from stager.shards.lmdb_writer import row_key
+from stager.reader.values import Field, Row, checksum_of, sample_tag
+from stager.shards import FORMATS, open_shard, verify_shard
+from stager.reader.shards import trailer
+from stager.reader.shards.file import ShardFile
+from stager.shards.lmdb import row_key
 from stager.shards.pieces import PIECE_BYTES
-from stager.shards.stored import StoredArray
+from stager.reader.shards.stored import StoredArray
 
 MB = 1_000_000
 ROOM = MB  # bytes that are reserved: more than some of these shards need, less than others do

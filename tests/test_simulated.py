@@ -13,13 +13,13 @@ import pytest
 
 from simulate import Failed, run_seed, temporary_directory
 from stager.config import Amount
-from stager.index import HEADER_BYTES, is_resident
-from stager.job import Request
-from stager.leases import START_S
-from stager.open_dataset import Failure
-from stager.staging import REFILL_EVERY_S
-from stager.subset import Subset
-from stager.tasks import Piece
+from stager.reader.index import HEADER_BYTES, is_resident
+from stager.jobs.job import Request
+from stager.sessions.leases import START_S
+from stager.cache.dataset import Failure
+from stager.owner.loop import REFILL_EVERY_S
+from stager.reader.subset import Subset
+from stager.dispatch.tasks import Piece
 from world import World
 
 SEEDS, STEPS, CHUNKS = 300, 300, 20

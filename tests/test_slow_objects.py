@@ -13,12 +13,12 @@ from making import jpeg, scanned
 from running import Place
 from sets import staged, table
 from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceSilent
-from stager.model import Fetched, ObjectInfo, Scanning
+from stager.reader.values import Fetched, ObjectInfo, Scanning
 from stager.recipes import open_recipe
 from stager.shards import FORMATS
 from stager.sources.retry import SILENT_TRIES, RetryingSource
 from stager.sources.threads import HUNG_MOST, ThreadedSource
-from stager.stage import Pools, build_shard
+from stager.worker.build import Pools, build_shard
 
 SAMPLES = 24
 ALWAYS = 999
@@ -26,8 +26,8 @@ ALWAYS = 999
 SHORT_LIMITS = """
 import stager.config
 stager.config.STALL_S = 15.0
-from stager.sources.s3 import Limits
-from stager.sources.s3_curl import CurlSource
+from stager.sources.s3.source import Limits
+from stager.sources.s3.curl import CurlSource
 CurlSource.__init__.__defaults__ = (Limits(silence_s=6, answer_s=6),)
 """
 
@@ -182,7 +182,7 @@ class NeverAnswering:
 
 
 def test_nobody_says_for_ever_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stager.stage.FETCH_PATIENCE_S", 2.5)
+    monkeypatch.setattr("stager.worker.build.FETCH_PATIENCE_S", 2.5)
     source = NeverAnswering()
     manifest = scanned(tmp_path / "m", source.scan())
     told: list[int] = []

@@ -11,12 +11,12 @@ from contracts import Place, SourceContract, read
 from places import BucketPlace, FolderPlace, bare
 from s3server import S3Server
 from stager.errors import SampleError, SourceBusy, UsageError
-from stager.model import ObjectInfo, Scanning, SourceSpec
+from stager.reader.values import ObjectInfo, Scanning, SourceSpec
 from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
-from stager.sources.s3 import BotoSource
-from stager.sources.s3_curl import CurlSource
+from stager.sources.s3.source import BotoSource
+from stager.sources.s3.curl import CurlSource
 from stager.sources.threads import ThreadedSource
 
 
@@ -142,7 +142,7 @@ def python(code: str) -> str:
 
 def test_the_packages_for_s3_are_not_imported_for_a_directory(tmp_path: Path) -> None:
     code = (
-        "import sys; from stager.model import SourceSpec; from stager.sources import open_source;"
+        "import sys; from stager.reader.values import SourceSpec; from stager.sources import open_source;"
         f"list(open_source(SourceSpec({str(tmp_path)!r})).scan());"
         "print({'boto3', 'botocore', 'pycurl'} & set(sys.modules))"
     )
@@ -153,7 +153,7 @@ def test_the_packages_for_s3_are_not_imported_for_a_directory(tmp_path: Path) ->
 def test_a_missing_package_is_named_with_the_way_to_install_it(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        "from stager.errors import StagerError; from stager.model import SourceSpec\n"
+        "from stager.errors import StagerError; from stager.reader.values import SourceSpec\n"
         "from stager.sources import open_source\n"
         "try: open_source(SourceSpec('s3://bucket'))\n"
         "except StagerError as error: print(error.message, error.hint)\n"

@@ -13,7 +13,7 @@ import pytest
 from contracts import only, refusal
 from places import FolderPlace
 from stager.errors import SampleError, SourceBusy, SourceForbidden, SourceNotFound
-from stager.model import encode_key
+from stager.reader.values import encode_key
 from stager.sources.directory import DirectorySource
 
 NOBODY = 65534

@@ -12,11 +12,11 @@ from images import encode, natural
 from making import scanned
 from shard_cases import files_no_larger_than
 from stager.errors import SampleError, SourceBusy
-from stager.model import Fetched, ObjectInfo, Scanning
+from stager.reader.values import Fetched, ObjectInfo, Scanning
 from stager.recipes import open_recipe
-from stager.scan import Scan
+from stager.cache.scan import Scan
 from stager.shards import FORMATS, open_shard, verify_shard
-from stager.stage import Built, Lanes, Pools, Turn, build_shard
+from stager.worker.build import Built, Lanes, Pools, Turn, build_shard
 
 RECIPE = open_recipe({"crop": 40})
 

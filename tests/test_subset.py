@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from making import manifest_of
 from stager.errors import UsageError
-from stager.manifest import Manifest
-from stager.subset import Subset, draw, parse_classes
-from stager.where import select
+from stager.reader.manifest import Manifest
+from stager.reader.subset import Subset, draw, parse_classes
+from stager.reader.predicate import select
 
 
 @pytest.fixture(scope="module")

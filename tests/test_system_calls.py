@@ -20,12 +20,12 @@ import pytest
 from making import image_folder, jpeg
 from running import Place
 from sets import complaint, staged, table, wait_for
-from stager.cache import Cache
-from stager.check import check_books, problem_of
+from stager.cache.cache import Cache
+from stager.cache.verify import check_books, problem_of
 from stager.config import load_config
-from stager.control import Service
+from stager.reader.service import Service
 from stager.errors import CacheError, NoService
-from stager.index import is_resident
+from stager.reader.index import is_resident
 
 KILLS = int(os.environ.get("STAGER_KILLS", "14"))
 

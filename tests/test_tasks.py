@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stager import durable
-from stager.cache import Cache
-from stager.check import check_books
+from stager.dispatch import sync as durable
+from stager.cache.cache import Cache
+from stager.cache.verify import check_books
 from stager.clock import Clock
-from stager.dataset import DatasetSpec
+from stager.reader.record import DatasetSpec
 from stager.errors import UsageError
-from stager.events import Events
-from stager.job import Request
-from stager.manifest import Manifest
-from stager.model import Row, ShardHeader, checksum_of
-from stager.open_dataset import Dataset
-from stager.readers import Readers, Version
+from stager.dispatch.events import Events
+from stager.jobs.job import Request
+from stager.reader.manifest import Manifest
+from stager.reader.values import Row, ShardHeader, checksum_of
+from stager.cache.dataset import Dataset
+from stager.owner.readers import Readers, Version
 from stager.shards import FORMATS
-from stager.staging import Staging
-from stager.subset import Drawn, Subset, draw
-from stager.workers import Answer, WorkerProcess
+from stager.owner.loop import Staging
+from stager.reader.subset import Drawn, Subset, draw
+from stager.dispatch.pool import Answer, WorkerProcess
 from test_cache import KEYS, config_of, scan, stage
 
 SAMPLES = [2, 3, 4]
@@ -196,7 +196,7 @@ def test_the_loop_goes_on_while_a_subset_is_drawn(world: World, monkeypatch: pyt
         may_end.wait(60)
         return draw(manifest, subset)
 
-    monkeypatch.setattr("stager.jobs.draw", slow)
+    monkeypatch.setattr("stager.jobs.queue.draw", slow)
     subset = Subset(where="size >= 0")
     job = world.staging.jobs.submit(Request(world.dataset.spec, subset, "auto", "plan"))
     world.staging.step(0)

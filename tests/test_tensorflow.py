@@ -15,7 +15,7 @@ import pytest
 
 from making import image_folder
 from running import Place
-from stager.order import epoch_order
+from stager.reader.order import epoch_order
 from stager_client.numpy import StagedArrays
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -13,7 +13,7 @@ from making import jpeg
 from running import Place
 from sets import table
 from stager.errors import StagerError, UsageError
-from stager.model import decode_key
+from stager.reader.values import decode_key
 from stager.text import shown
 from stagerd import logs
 

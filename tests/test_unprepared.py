@@ -11,7 +11,7 @@ import pytest
 from making import image_folder, jpeg
 from running import Place
 from sets import complaint, ended, staged, table
-from stager.control import Service
+from stager.reader.service import Service
 from stager.errors import REASONS
 
 # Found before all else, in every process: as if the package had not been installed.

@@ -16,10 +16,10 @@ import pytest
 
 from running import Place
 from sets import staged, table
-from stager.cache import Cache
-from stager.check import check_books
+from stager.cache.cache import Cache
+from stager.cache.verify import check_books
 from stager.config import load_config
-from stager.index import is_failed
+from stager.reader.index import is_failed
 from stager.shards import open_shard
 from stager_client.numpy import StagedArrays
 

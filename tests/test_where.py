@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from making import image_folder, manifest_of
 from running import Place
 from sets import ended, table, wait_for
-from stager.control import Service
+from stager.reader.service import Service
 from stager.errors import NoService, UsageError
-from stager.manifest import Manifest
-from stager.where import COMPARISONS_MAX, LENGTH_MAX, LIKES_MAX, TOKENS_MAX, parse, select
+from stager.reader.manifest import Manifest
+from stager.reader.predicate import COMPARISONS_MAX, LENGTH_MAX, LIKES_MAX, TOKENS_MAX, parse, select
 from test_api import ask, is_our_error, opened
 
 # The service, but working out a subset ends it: as an expression did that held the loop beyond its watchdog.
 DEADLY = """
 import os, signal
-import stager.jobs
-stager.jobs.draw = lambda manifest, subset: os.kill(os.getpid(), signal.SIGKILL)
+import stager.jobs.queue
+stager.jobs.queue.draw = lambda manifest, subset: os.kill(os.getpid(), signal.SIGKILL)
 from stagerd.__main__ import main
 main()
 """

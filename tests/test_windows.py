@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stager.index import pack_words
-from stager_client.gather import PIECE_BYTES, Mapping, OpenShard, OpenShards
+from stager.reader.index import pack_words
+from stager_client.rows import PIECE_BYTES, Mapping, OpenShard, OpenShards
 from stager_client.memory import memory_bytes
 from stager_client.reader import KEPT_PART
 from test_native import compiled_or_skip

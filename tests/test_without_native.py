@@ -9,12 +9,12 @@ import pytest
 from making import image_folder
 from running import Place
 from sets import staged, table, wait_for
-from stager import native
+from stager.reader import native
 
 READ = """
 import sys
 import numpy as np
-from stager import native
+from stager.reader import native
 from stager_client.numpy import StagedArrays
 arrays = StagedArrays("pets", 7)
 for _ in range(2):  # checked, and then not
@@ -29,8 +29,8 @@ OFF = {"STAGER_NATIVE": "0"}
 @pytest.fixture(autouse=True)
 def is_compiled() -> None:
     if not native.decodes_jpeg():
-        assert not os.environ.get("CI"), "stager/jpeg.c was not compiled"
-        pytest.skip("stager/jpeg.c was not compiled")
+        assert not os.environ.get("CI"), "stager/recipes/image/c/jpeg.c was not compiled"
+        pytest.skip("stager/recipes/image/c/jpeg.c was not compiled")
 
 
 def place_for(root: Path, source: Path, **environ: str) -> Place:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from running import Place
-from stager.control import Service
+from stager.reader.service import Service
 from stager.errors import StagerError, WaitTimeout
 from versions_kept import CROP_A, CROP_B, KeptSource, key_of, said_by, what_is_wrong
 from warm import command, forked, tracebacks_in, warm_up

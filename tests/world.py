@@ -13,18 +13,18 @@ from typing import Any, Final
 import numpy as np
 
 import world_promises as promises
-from stager.cache import Cache
+from stager.cache.cache import Cache
 from stager.config import Amount, Config
-from stager.dataset import DatasetSpec
+from stager.reader.record import DatasetSpec
 from stager.errors import StagerError
-from stager.leases import Leases
-from stager.model import SourceSpec
-from stager.owner import Owner
+from stager.sessions.leases import Leases
+from stager.reader.values import SourceSpec
+from stager.owner.owner import Owner
 from stager.recipes import check_recipe
-from stager.records import Records
-from stager.staging import Staging
-from stager.subset import Subset
-from stager.transients import MEMORY
+from stager.reader.sample_list import Records
+from stager.owner.loop import Staging
+from stager.reader.subset import Subset
+from stager.dispatch.memory_shards import MEMORY
 from world_events import CAPACITIES, EVENT_NAMES, EVENT_WEIGHTS, SETS, Events
 from world_parts import (
     Fuse,

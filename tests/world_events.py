@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import world_promises as promises
-from stager.check import problem_of
+from stager.cache.verify import problem_of
 from stager.config import Amount
-from stager.dataset import datasets_dir
+from stager.reader.record import datasets_dir
 from stager.errors import StagerError
-from stager.index import HEADER_BYTES, is_damaged
-from stager.job import Request
-from stager.staging import STOP_S
-from stager.workers import Answer
+from stager.reader.index import HEADER_BYTES, is_damaged
+from stager.jobs.job import Request
+from stager.owner.loop import STOP_S
+from stager.dispatch.pool import Answer
 from world_parts import Killed
 from world_readers import SimulatedReader
 

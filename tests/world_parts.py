@@ -12,23 +12,23 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stager.budget import check_free
-from stager.cache import Cache
+from stager.cache.budget import check_free
+from stager.cache.cache import Cache
 from stager.config import TASKS_PER_WORKER
-from stager.dataset import DatasetSpec
-from stager.durable import Durable, DurableQueue
+from stager.reader.record import DatasetSpec
+from stager.dispatch.sync import Durable, DurableQueue
 from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
-from stager.events import Beside, Events
+from stager.dispatch.events import Beside, Events
 from stager.layouts import LAYOUTS
-from stager.manifest import Manifest
-from stager.model import ObjectInfo, Row, ShardHeader, checksum_of, sample_tag
-from stager.open_dataset import Dataset
+from stager.reader.manifest import Manifest
+from stager.reader.values import ObjectInfo, Row, ShardHeader, checksum_of, sample_tag
+from stager.cache.dataset import Dataset
 from stager.recipes import open_recipe
-from stager.records import Records
-from stager.rows import ShardRow
-from stager.scan import NOTHING_KNOWN, Known, write_manifest
+from stager.reader.sample_list import Records
+from stager.catalog.rows import ShardRow
+from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.shards import FORMATS
-from stager.workers import Answer, WorkerProcess
+from stager.dispatch.pool import Answer, WorkerProcess
 
 OBJECT_BYTES: Final = 1000
 

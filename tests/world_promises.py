@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stager.check import check_books
-from stager.dataset import datasets_dir
-from stager.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
-from stager.rows import ShardRow
+from stager.cache.verify import check_books
+from stager.reader.record import datasets_dir
+from stager.reader.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
+from stager.catalog.rows import ShardRow
 from stager.shards import FORMATS, open_shard
 from world_parts import SimulatedPool, pixels
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from stager.dataset import DatasetRecord, manifest_path
-from stager.index import shard_of
-from stager.manifest import Manifest
-from stager.meter import Totals
-from stager.model import Numbers
-from stager.readers import Version
-from stager.sessions import Reading
-from stager.subset import Subset
-from stager_client.gather import OpenShards
+from stager.reader.record import DatasetRecord, manifest_path
+from stager.reader.index import shard_of
+from stager.reader.manifest import Manifest
+from stager.owner.meter import Totals
+from stager.reader.values import Numbers
+from stager.owner.readers import Version
+from stager.sessions.session import Reading
+from stager.reader.subset import Subset
+from stager_client.rows import OpenShards
 from stager_client.reader import Reader
 from world_parts import pixels
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from stager.config import ORDER_NUMBERS_MAX
 from stager.errors import UsageError
-from stager.model import Arrays, Numbers, canonical_json, digest_of, pack_numbers
-from stager.order import check_rank, epoch_order, rank_order
+from stager.reader.values import Arrays, Numbers, canonical_json, digest_of, pack_numbers
+from stager.reader.order import check_rank, epoch_order, rank_order
 from stager_client.ahead import Ahead, Stopped
 from stager_client.augment import Augment, Chain, Image
 from stager_client.buffers import BufferPool, Pin

@@ -6,8 +6,8 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from stager.order import check_rank
-from stager.subset import Subset
+from stager.reader.order import check_rank
+from stager.reader.subset import Subset
 from stager_client.loader import IMAGE, BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stager.dataset import DatasetRecord, index_path, shard_path
+from stager.reader.record import DatasetRecord, index_path, shard_path
 from stager.errors import CacheError, SampleError, ShardCorrupt, ShardError, StagerError
-from stager.index import (
+from stager.reader.index import (
     FORMAT_NAMES,
     IndexReader,
     Words,
@@ -21,11 +21,11 @@ from stager.index import (
     row_of,
     shard_of,
 )
-from stager.model import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
-from stager.records import Records
+from stager.reader.values import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
+from stager.reader.sample_list import Records
 from stager.shards import FORMATS, open_shard
-from stager.shards.file import open_files
-from stager_client.gather import Columns, Mapping, OpenShard, OpenShards
+from stager.reader.shards.file import open_files
+from stager_client.rows import Columns, Mapping, OpenShard, OpenShards
 from stager_client.memory import memory_bytes
 
 Missing = list[int]  # places of samples that are not (or no longer) resident

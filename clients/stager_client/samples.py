@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.config import WANT_SAMPLES_MAX, WANT_WAIT_S, Config, load_config
-from stager.control import Service, find_socket
-from stager.dataset import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
+from stager.reader.service import Service, find_socket
+from stager.reader.record import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
 from stager.errors import (
     CacheError,
     NoService,
@@ -23,10 +23,10 @@ from stager.errors import (
     UsageError,
     WaitTimeout,
 )
-from stager.index import is_failed
-from stager.manifest import Manifest
-from stager.model import Arrays, Field, Numbers, canonical_json, digest_of
-from stager.subset import Subset, draw
+from stager.reader.index import is_failed
+from stager.reader.manifest import Manifest
+from stager.reader.values import Arrays, Field, Numbers, canonical_json, digest_of
+from stager.reader.subset import Subset, draw
 from stager_client.reader import Batches, Corrupt, Missing, Reader
 from stager_client.session import Session
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stager.config import REPORT_EVERY_S, REPORT_READS_MAX
-from stager.control import Service
+from stager.reader.service import Service
 from stager.errors import ServiceSilent, StagerError
-from stager.model import Numbers, pack_numbers
+from stager.reader.values import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0
 HELLO_TIMEOUT_S = 0.3  # if it is not heard, the first report says so, and we say it again

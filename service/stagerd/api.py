@@ -14,18 +14,18 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from stager import __version__
-from stager.check import problem_of
+from stager.cache.verify import problem_of
 from stager.config import ORDER_NUMBERS_MAX, Config
-from stager.dataset import DatasetSpec
+from stager.reader.record import DatasetSpec
 from stager.errors import NoService, SourceForbidden, StagerError, UsageError, nearest
-from stager.job import Request as JobRequest
-from stager.job import error_to_json
+from stager.jobs.job import Request as JobRequest
+from stager.jobs.job import error_to_json
 from stager.layouts import LAYOUTS
-from stager.model import Numbers, unpack_numbers
-from stager.owner import Owner, Part
+from stager.reader.values import Numbers, unpack_numbers
+from stager.owner.owner import Owner, Part
 from stager.recipes import check_recipe
-from stager.sessions import Reading, Session
-from stager.subset import Subset, draw
+from stager.sessions.session import Reading, Session
+from stager.reader.subset import Subset, draw
 from stagerd.bodies import (
     CancelBody,
     HelloBody,

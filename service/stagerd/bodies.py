@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stager.config import WANT_SAMPLES_MAX, WANT_WAIT_S
-from stager.meter import MISS_REASONS
-from stager.readers import Version
-from stager.subset import Subset
-from stager.where import parse
+from stager.owner.meter import MISS_REASONS
+from stager.owner.readers import Version
+from stager.reader.subset import Subset
+from stager.reader.predicate import parse
 
 SHARDS_MAX: Final = 65_536  # to verify in one request
 

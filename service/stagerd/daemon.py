@@ -14,13 +14,13 @@ import numpy.ma  # noqa: F401 - np.unique wants it, and the first reader would w
 import uvicorn
 
 from stager import __version__
-from stager.cache import Cache
-from stager.claim import SERVICE
+from stager.cache.cache import Cache
+from stager.cache.lock import SERVICE
 from stager.config import Config
-from stager.control import Service
+from stager.reader.service import Service
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent, StagerError
-from stager.owner import Owner
-from stager.staging import STOPPING
+from stager.owner.owner import Owner
+from stager.owner.loop import STOPPING
 from stagerd import notify
 from stagerd.api import make_app
 from stagerd.peer import PeerProtocol

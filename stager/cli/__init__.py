@@ -64,4 +64,4 @@ def _be_quiet() -> None:
     logging.getLogger("stager").addHandler(logging.NullHandler())
     notes = logging.StreamHandler()
     notes.setFormatter(_Note("note: %(message)s"))
-    logging.getLogger("stager.workers").addHandler(notes)
+    logging.getLogger("stager.dispatch.pool").addHandler(notes)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stager.budget import say_bytes
+from stager.cache.budget import say_bytes
 from stager.cli.app import (
     ClassesOption,
     ConfigOption,

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stager.budget import say_bytes
+from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, DatasetArgument, JsonOption, app, print_json, print_table, say
 from stager.cli.target import Target, open_target
 from stager.config import load_config

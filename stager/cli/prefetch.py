@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from stager import errors
-from stager.budget import say_bytes
+from stager.cache.budget import say_bytes
 from stager.cli.app import (
     ClassesOption,
     ConfigOption,
@@ -32,9 +32,9 @@ from stager.cli.app import (
 from stager.cli.target import Target, open_target
 from stager.config import FORMATS, load_config
 from stager.errors import DONE_IN_PART, StagerError, UsageError, nearest
-from stager.job import ENDED
-from stager.plan import say_plan, say_seconds
-from stager.ready import say_ready
+from stager.jobs.job import ENDED
+from stager.jobs.plan import say_plan, say_seconds
+from stager.jobs.start_time import say_ready
 
 PLAIN_EVERY_S = 2.0
 STOP_S = 5.0  # for shards that are under way at a Ctrl-C

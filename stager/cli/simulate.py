@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from stager.budget import say_bytes
+from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, print_json, print_table, say
 from stager.cli.target import open_target
 from stager.config import load_config
 from stager.errors import UsageError
-from stager.model import Numbers, unpack_numbers
-from stager.simulation import hits_of_lru, hits_of_never_evict, hits_of_next_use
+from stager.reader.values import Numbers, unpack_numbers
+from stager.eviction.simulation import hits_of_lru, hits_of_never_evict, hits_of_next_use
 
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 EPOCHS_KNOWN = 2  # an order is known for this epoch and the next

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from stager.budget import say_bytes
+from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, JsonOption, app, out, print_json, print_table, say
 from stager.cli.target import open_target
 from stager.config import load_config
 from stager.errors import NoService
-from stager.plan import say_seconds
+from stager.jobs.plan import say_seconds
 
 
 @app.command()

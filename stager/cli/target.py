@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from stager.claim import SERVICE
+from stager.cache.lock import SERVICE
 from stager.config import Config
-from stager.control import Service, find_socket
-from stager.dataset import DatasetSpec
+from stager.reader.service import Service, find_socket
+from stager.reader.record import DatasetSpec
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent
-from stager.job import Request
-from stager.subset import Subset
+from stager.jobs.job import Request
+from stager.reader.subset import Subset
 
 HELLO_S = 4.0  # within which a service says that it is there; one that is busy takes a second or two
 AWAY_S = 60.0  # how long a command waits for a service that went away under it
@@ -145,8 +145,8 @@ class Local:
     is_service = False
 
     def __init__(self, config: Config) -> None:
-        from stager.cache import Cache
-        from stager.owner import Owner
+        from stager.cache.cache import Cache
+        from stager.owner.owner import Owner
 
         self._config = config
         self._owner = Owner(Cache(config, " ".join(["stager", *sys.argv[1:]])))
@@ -213,7 +213,7 @@ class Local:
         return self._owner.check_books()
 
     def verify(self, shards: list[int]) -> list[dict[str, Any]]:
-        from stager.check import problem_of
+        from stager.cache.verify import problem_of
 
         wanted = set(shards)
         rows = [row for row in self.shards() if row["shard"] in wanted]

@@ -8,7 +8,7 @@ import typer
 from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, print_json, say
 from stager.cli.target import open_target
 from stager.config import load_config
-from stager.plan import say_seconds
+from stager.jobs.plan import say_seconds
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from typing import Final
 
 from stager.layouts.folder import FolderLayout
-from stager.model import Layout, LeftOut
+from stager.reader.values import Layout, LeftOut
 
 _KINDS: Final = {"folder": FolderLayout}
 LAYOUTS: Final[dict[str, Layout]] = {name: kind() for name, kind in _KINDS.items()}

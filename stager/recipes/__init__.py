@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from stager.errors import NotReady, UsageError, nearest
-from stager.model import Recipe
-from stager.recipes.image import ImageRecipe, check_image
+from stager.reader.values import Recipe
+from stager.recipes.image.recipe import ImageRecipe, check_image
 
 KINDS = ("image",)
 NEEDS: Final = {"image": {"PIL": "pillow", "simplejpeg": "simplejpeg"}}  # modules, and their packages

@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from stager.errors import ShardCorrupt, UsageError
-from stager.model import Row, ShardFormat, ShardHeader, ShardReader, ShardWriter, checksum_of, sample_tag
-from stager.shards.arrow_reader import ArrowReader
-from stager.shards.lmdb_reader import LmdbReader
-from stager.shards.rows_writer import CollectedRows, write_rows
+from stager.reader.values import Row, ShardFormat, ShardHeader, ShardReader, ShardWriter, checksum_of, sample_tag
+from stager.reader.shards.arrow import ArrowReader
+from stager.reader.shards.lmdb import LmdbReader
+from stager.shards.collected import CollectedRows, write_rows
 
 __all__ = ["FORMATS", "open_shard", "verify_shard"]
 
@@ -18,14 +18,14 @@ class ArrowFormat:
     suffix = ".arrow"
 
     def begin(self, path: Path, header: ShardHeader, rows_max: int, room_bytes: int) -> ShardWriter:
-        from stager.shards.arrow_writer import ArrowRows, fill_arrow  # a reader needs no pyarrow
+        from stager.shards.arrow import ArrowRows, fill_arrow  # a reader needs no pyarrow
 
         if len(header.fields) == 1 and header.fields[0].row_bytes:
             return ArrowRows(path, header, rows_max)
         return CollectedRows(path, header, fill_arrow, room_bytes)
 
     def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
-        from stager.shards.arrow_writer import fill_arrow
+        from stager.shards.arrow import fill_arrow
 
         write_rows(path, header, rows, fill_arrow)
 
@@ -39,12 +39,12 @@ class LmdbFormat:
     suffix = ".lmdb"
 
     def begin(self, path: Path, header: ShardHeader, rows_max: int, room_bytes: int) -> ShardWriter:
-        from stager.shards.lmdb_writer import fill_lmdb  # a reader needs no lmdb
+        from stager.shards.lmdb import fill_lmdb  # a reader needs no lmdb
 
         return CollectedRows(path, header, fill_lmdb, room_bytes)
 
     def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
-        from stager.shards.lmdb_writer import fill_lmdb
+        from stager.shards.lmdb import fill_lmdb
 
         write_rows(path, header, rows, fill_lmdb)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from stager.shards.envelope import COLUMN_NAMES, Envelope, Texts
-from stager.shards.trailer import Place
+from stager.reader.shards.envelope import COLUMN_NAMES, Envelope, Texts
+from stager.reader.shards.trailer import Place
 
 ENVELOPE_FIELDS = [
     pa.field(name, type, nullable=False)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from stager.model import ShardReader
+from stager.reader.values import ShardReader
 from stager.shards.allocate import give_back
 
 Place = tuple[int, int]  # offset in the file, size in bytes

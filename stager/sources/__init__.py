@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from stager.errors import StagerError, UsageError
-from stager.model import Source, SourceSpec
+from stager.reader.values import Source, SourceSpec
 from stager.sources.directory import DirectorySource
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
@@ -34,7 +34,7 @@ def _asked_again(source: Source) -> Source:
 
 def _open_s3(spec: SourceSpec) -> Source:
     try:
-        from stager.sources.s3_curl import CurlSource
+        from stager.sources.s3.curl import CurlSource
     except ImportError as error:
         raise StagerError(
             f"S3 needs the package {error.name}, which is not installed",

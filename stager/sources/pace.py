@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from stager.errors import SourceBusy
-from stager.model import Fetched, ObjectInfo, Scanning, Source
+from stager.reader.values import Fetched, ObjectInfo, Scanning, Source
 
 START: Final = 64
 MOST: Final = 128

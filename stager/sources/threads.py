@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from stager.errors import SourceBusy, SourceSilent
-from stager.model import BlockingSource, Fetched, ObjectInfo, Scanning
+from stager.reader.values import BlockingSource, Fetched, ObjectInfo, Scanning
 from stager.sources.keys import shown
 
 THREADS: Final = 128

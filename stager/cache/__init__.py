@@ -1,0 +1,1 @@
+"""One cache directory and its one owner."""

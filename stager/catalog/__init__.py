@@ -1,0 +1,1 @@
+"""The durable record: all the SQL there is."""

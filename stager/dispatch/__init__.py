@@ -1,0 +1,1 @@
+"""What the workers do now, and what the loop hears of it."""

@@ -1,0 +1,1 @@
+"""What makes room, decided by pure functions."""

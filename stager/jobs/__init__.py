@@ -1,0 +1,1 @@
+"""Requests to stage something: begun, planned, staged, ended."""

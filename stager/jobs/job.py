@@ -1,0 +1,197 @@
+"""One request to stage something: what is asked, and how far it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stager.cache.cache import Cache
+from stager.config import FIRST_SHARD_SAMPLES
+from stager.reader.record import DatasetSpec
+from stager.errors import StagerError
+from stager.reader.index import is_failed
+from stager.reader.values import Numbers
+from stager.cache.dataset import Dataset
+from stager.jobs.plan import Plan
+from stager.reader.subset import Drawn, Subset
+
+Mask = npt.NDArray[np.bool_]
+ENDED = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked for."""
+
+    spec: DatasetSpec
+    subset: Subset
+    format: str  # auto | arrow | lmdb
+    stop_after: str = ""  # "scan" or "plan": go no further
+    is_local: bool = False  # asked of no service: ends with the command
+    retry_failed: bool = False  # also samples that had failed for good
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "spec": self.spec.to_json(),
+            "subset": self.subset.to_json(),
+            "format": self.format,
+            "stop_after": self.stop_after,
+            "is_local": self.is_local,
+            "retry_failed": self.retry_failed,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Request":
+        return cls(
+            DatasetSpec.from_json(value["spec"]),
+            Subset.from_json(value["subset"]),
+            value["format"],
+            value["stop_after"],
+            value["is_local"],
+            value.get("retry_failed", False),
+        )
+
+
+@dataclass(slots=True)
+class Job:
+    """A request on its way: queued, scanning, planning, staging, then done, failed or cancelled."""
+
+    id: int
+    request: Request
+    state: str = "queued"
+    dataset: Dataset | None = None
+    is_drawn: bool = False  # what it wants of the data set is known
+    classes: tuple[str, ...] = ()
+    saved_as: str = ""
+    format: str = ""
+    format_why: str = ""
+    numbers: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of the subset
+    queue: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    cursor: int = 0
+    waiting: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    shard_samples: int = FIRST_SHARD_SAMPLES
+    scanned: int = 0
+    wanted: int = 0
+    already: int = 0
+    staged: int = 0
+    failed: int = 0
+    bytes: int = 0
+    plan: Plan | None = None
+    error: StagerError | None = None
+    stops: bool = False  # it was cancelled, and what is under way for it is still to come
+    paused: StagerError | None = None  # while there is no room: why
+    left_out: str = ""  # what the scan passed by, and why
+    changed: Mapping[str, Any] | None = None  # what was staged before and does not count any more, and why
+    began_at: float = 0.0
+    staging_at: float = 0.0
+    ended_at: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    def begin(self, dataset: Dataset) -> None:
+        """Its data set is known, and what it wants of it is being drawn."""
+        self.dataset = dataset
+        self.wait_for(self.queue[:0], dataset.count)
+
+    def want(self, cache: Cache, dataset: Dataset, drawn: Drawn) -> None:
+        """Take what was drawn for what it wants, and find out what of it is missing."""
+        cache.mend(dataset, drawn.numbers)  # or it would wait for what is there
+        cache.forgive(dataset, drawn.numbers, everything=self.request.retry_failed and not self.is_drawn)
+        failed = is_failed(dataset.index.words[drawn.numbers])
+        kept = cache.kept(dataset, drawn.numbers)
+        self.is_drawn, self.classes, self.numbers = True, drawn.classes, np.sort(drawn.numbers)
+        self.format, self.format_why = dataset.choose_format(self.request.format)
+        self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
+        self.wait_for(drawn.numbers[~kept & ~failed], dataset.count)
+        self.wanted, self.failed = len(drawn.numbers), int(failed.sum())
+        self.already = self.wanted - self.failed - len(self.queue) - self.staged
+
+    def wait_for(self, samples: Numbers, of: int) -> None:
+        """Make these what the job still waits for, of a data set that has had `of` samples."""
+        self.queue, self.cursor = samples, 0
+        self.waiting = np.zeros(of, dtype=np.bool_)
+        self.waiting[samples] = True
+
+    def take(self, count: int, is_cared_for: Callable[[Numbers], Mask]) -> Numbers:
+        """The next samples that are neither staged nor being staged by anyone; moves on.
+
+        It asks about those it comes to, and not about a whole data set for every shard.
+        """
+        if self.cursor >= len(self.queue):  # those that somebody else cared for may have come to nothing
+            left = np.flatnonzero(self.waiting)
+            self.queue, self.cursor = left[~is_cared_for(left)], 0
+        taken: list[Numbers] = []
+        have = 0
+        while have < count and self.cursor < len(self.queue):
+            part = self.queue[self.cursor : self.cursor + count - have]
+            self.cursor += len(part)
+            part = part[self.waiting[part] & ~is_cared_for(part)]
+            taken.append(part)
+            have += len(part)
+        return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
+
+    def count_off(self, samples: Numbers, staged_bytes: int) -> None:
+        """Samples have come to their end: staged as so many bytes, or, with none, failed."""
+        count = int(self.waiting[samples].sum())
+        self.waiting[samples] = False
+        if staged_bytes:
+            self.staged += count
+            self.bytes += staged_bytes * count // max(len(samples), 1)
+        else:
+            self.failed += count
+
+    def let_go(self) -> None:
+        """It has ended, and is only told of any more: what is as large as its data set goes."""
+        self.dataset = None
+        self.numbers = self.queue = np.zeros(0, dtype=np.int64)
+        self.waiting = np.zeros(0, dtype=np.bool_)
+
+    def told(self) -> str:
+        """The job in one line of the log."""
+        error = f" error={self.error.message!r}" if self.error else ""
+        return (
+            f"id={self.id} dataset={self.request.spec.name} state={self.state} wanted={self.wanted}"
+            f" staged={self.staged} already={self.already} failed={self.failed} bytes={self.bytes}{error}"
+        )
+
+    def to_json(self, now: float, under_way: int = 0) -> dict[str, Any]:
+        """The job as `status` and a waiting command see it. `under_way`: prepared, but not yet durable."""
+        now = self.ended_at or now
+        done = self.already + self.staged + self.failed
+        staging_s = now - self.staging_at if self.staging_at else 0.0
+        rate = (self.staged + self.failed + under_way) / staging_s if staging_s > 0 else 0.0
+        left = max(self.wanted - done - under_way, 0)
+        return {
+            "id": self.id,
+            "dataset": self.request.spec.name,
+            "state": self.state,
+            "done": done,
+            "under_way": under_way,
+            "wanted": self.wanted,
+            "rate": round(rate, 2),
+            "eta_s": round(left / rate, 1) if rate and not self.ended else None,
+            "scanned": self.scanned,
+            "classes": list(self.classes),
+            "saved_as": self.saved_as,
+            "staged": self.staged,
+            "already": self.already,
+            "failed": self.failed,
+            "bytes": self.bytes,
+            "seconds": round(now - self.began_at, 3),
+            "format": self.format,
+            "format_why": self.format_why,
+            "stop_after": self.request.stop_after,
+            "plan": self.plan.to_json() if self.plan else None,
+            "paused": self.paused.message if self.paused else None,
+            "changed": self.changed,
+            "left_out": self.left_out,
+            "error": error_to_json(self.error) if self.error else None,
+        }
+
+
+def error_to_json(error: StagerError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": error.message, "hint": error.hint}

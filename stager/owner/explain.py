@@ -1,0 +1,49 @@
+"""Why samples are missing: the reason a reader is told, and the sentence a person is told."""
+
+import time
+
+import numpy as np
+
+from stager.cache.cache import Cache
+from stager.reader.index import is_failed, is_resident, shard_of
+from stager.jobs.job import Mask
+from stager.reader.values import Numbers
+from stager.cache.dataset import Dataset
+
+_MEANS = {
+    "late": "it is planned, and not staged yet",
+    "over_budget": "there is no room for it",
+    "not_planned": "no job and no reader has asked for it",
+}
+
+
+def reasons_of(dataset: Dataset, missing: Numbers, planned: Mask, has_room: bool) -> dict[int, str]:
+    """One of MISS_REASONS for each missing sample: what was lost says how; else it never was there."""
+    reasons = {}
+    for number, is_planned in zip(missing.tolist(), planned.tolist(), strict=True):
+        loss = dataset.losses.of(number)
+        otherwise = "late" if is_planned else "not_planned"
+        reasons[number] = loss.reason if loss else otherwise if has_room else "over_budget"
+    return reasons
+
+
+def explain(cache: Cache, dataset: Dataset, number: int, planned: Mask, has_room: bool) -> str:
+    """One sentence about one sample, by its number."""
+    word = dataset.index.words[number : number + 1]
+    if is_resident(word)[0]:
+        shard = int(shard_of(word)[0])
+        row = cache.catalog.find_shard(shard)
+        since = f"since {_clock(row.created_at)}" if row else "in memory, or not yet durable"
+        return f"resident in shard {shard:08x} {since}"
+    if is_failed(word)[0]:
+        failure = next(row for row in cache.catalog.failures(dataset.id) if row.sample == number)
+        return f"not resident: failed at {_clock(failure.at)}: {failure.reason}: {failure.detail}"
+    reason = reasons_of(dataset, np.asarray([number]), planned, has_room)[number]
+    loss = dataset.losses.of(number)
+    return f"not resident: {reason}" + (
+        f" at {_clock(loss.at)}: {loss.detail}" if loss else f": {_MEANS[reason]}"
+    )
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

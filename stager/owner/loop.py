@@ -1,0 +1,367 @@
+"""The one loop that owns all state: it hears of jobs, readers and workers, decides, and acts."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from stager.cache.cache import Cache
+from stager.cache.verify import drop_bad_shards
+from stager.clock import Clock
+from stager.reader.record import DatasetSpec
+from stager.dispatch.sync import Durable, DurableQueue
+from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
+from stager.dispatch.events import Beside, Events
+from stager.eviction.evictor import Evictor
+from stager.reader.index import is_failed, is_resident
+from stager.jobs.job import Job, Mask
+from stager.jobs.queue import Jobs
+from stager.sessions.leases import Leases
+from stager.reader.values import Numbers
+from stager.cache.dataset import Dataset, Failure
+from stager.catalog.rows import ShardRow
+from stager.cache.scan import Scan
+from stager.sessions.session import NEAR_SAMPLES, Sessions
+from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Outcome, Piece, Task, Tasks
+from stager.dispatch.memory_shards import Transients
+from stager.sessions.waiting import Wants
+from stager.owner.explain import reasons_of
+from stager.dispatch.pool import Answer, Pool, WorkerPool
+
+log = logging.getLogger("stager")
+
+WANT_SHARD_SAMPLES: Final = 64  # at least; a waiting reader's samples are spread over all workers
+NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
+REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room,
+REACH_MIN: Final = 32  # or so many samples: two small batches
+REFILL_EVERY_S: Final = 5.0
+STALE_EVERY_S: Final = 5.0  # rows that no version has which counts are looked for so often
+STOP_S: Final = 10.0
+OPEN_AHEAD: Final = 8  # sources; to open one of S3 takes a tenth of a second
+NONE: Final = np.zeros(0, dtype=np.int64)
+STOPPING: Final = NoService("the service is stopping", hint="start it again: stager serve")
+
+
+class Staging:
+    """Everything a cache is asked to stage. All of it belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        make_pool: Callable[[Events, Clock], Pool] = WorkerPool,
+        make_disk: Callable[[Cache, Events], DurableQueue] = DurableQueue,
+        make_beside: Callable[[Events], Beside] = Beside,
+    ) -> None:
+        """Whoever does tasks, makes files durable and works beside the loop: a test has its own."""
+        self.cache, self._clock = cache, cache.clock
+        self.stopping = False
+        self.events = Events()
+        self.sessions = Sessions(self._clock)
+        self.leases = Leases(cache.catalog, self._clock)
+        self._transients = Transients(cache, self.sessions)
+        self._tasks = Tasks(cache, self._transients, make_pool(self.events, self._clock), self._can_relist)
+        self._beside = make_beside(self.events)
+        self.jobs = Jobs(cache, self._tasks, self._beside)
+        self._evictor = Evictor(cache, self.sessions, self._tasks.mean_row_bytes, self.jobs.wanted)
+        self._wants = Wants(self._clock)
+        self._disk = make_disk(cache, self.events)
+        self._refill_at = self._clock.now() + REFILL_EVERY_S
+        self._stale_at = self._clock.now() + STALE_EVERY_S
+        self._pins: dict[int, set[int]] = {}  # data set id -> samples
+
+    # The loop
+
+    def step(self, timeout_s: float) -> None:
+        """Take what has come in, and give out what can be done now."""
+        for event in self.events.take(timeout_s):
+            self._handle(event)
+        for outcome in self._tasks.stalled():
+            self._ended(outcome)
+        self._wants.answer()  # before what has just come is dropped again, or makes room
+        self.sessions.end_silent()
+        self._transients.drop_passed()
+        self._give_back_now_and_then()
+        self._tasks.begin_scans()
+        while not self.stopping and self._dispatch():
+            pass
+        self._wants.answer()
+
+    def _handle(self, event: Answer | Durable) -> None:
+        if isinstance(event, Durable):
+            self._durable(event)
+        elif event.message is None:
+            for outcome in self._tasks.worker_died(event.worker):
+                self._ended(outcome)
+        else:
+            answered = self._tasks.answered(event.worker, event.message)
+            if answered is not None:
+                self._ended(answered)
+
+    def _give_back_now_and_then(self) -> None:
+        if self._clock.now() >= self._stale_at and self.leases.are_known:
+            self._stale_at = self._clock.now() + STALE_EVERY_S
+            self.give_back_stale()
+
+    def give_back_stale(self) -> None:
+        """Give back rows of samples that have gone from the source, and that nobody reads any more."""
+        self.cache.departures.files.settle()
+        held = self.leases.held()
+        for name, manifest in self.sessions.versions():
+            held.setdefault(name, set()).add(manifest)
+        self.cache.departures.give_back_stale(held, self._in_use())
+
+    def _in_use(self) -> set[int]:
+        """The ids of data sets that jobs, tasks or readers have something to do with."""
+        parts = (self.jobs, self._tasks, self._disk, self._transients, self._wants, self.sessions)
+        return set().union(*(part.datasets() for part in parts))
+
+    def _can_relist(self, name: str) -> bool:
+        """Whether nobody uses the numbers that a data set's samples have now."""
+        ids = {dataset.id for dataset in self.cache.of_name(name)}
+        ids_used = self._in_use() | {number for number, samples in self._pins.items() if samples}
+        return self.leases.are_known and name not in self.leases.held() and ids.isdisjoint(ids_used)
+
+    @property
+    def native(self) -> str:
+        """Which way workers prepare samples."""
+        return self._tasks.pool.native
+
+    def warm_up(self, specs: Iterable[DatasetSpec]) -> None:
+        """Have workers ready before the first task, and the sources of the first data sets open."""
+        self._tasks.pool.start(list(specs)[:OPEN_AHEAD])
+
+    def stop(self) -> None:
+        """Stop staging; finish what has been built. Jobs of a service stay, and go on at the next start."""
+        self.stopping = True
+        self._tasks.stop()
+        deadline = self._clock.now() + STOP_S
+        while len(self._disk) and self._clock.now() < deadline:
+            self.step(0.1)
+        self._wants.fail_all(STOPPING)
+        self.jobs.stop()
+        self._beside.stop()
+        self._disk.stop()
+        self._transients.close()
+        for path in self.cache.scratch.iterdir():
+            path.unlink(missing_ok=True)
+
+    # Jobs
+
+    def under_way(self, job: Job) -> int:
+        """Samples of a job that are prepared but not yet durable."""
+        if job.dataset is None:
+            return 0
+        return self._tasks.under_way(job.dataset) + self._disk.samples(job.dataset)
+
+    def paths_under_way(self) -> set[Path]:
+        """Files that may be there and that the catalog does not have yet."""
+        return self._tasks.paths() | self._disk.paths() | self._transients.links()
+
+    # Readers
+
+    def want(
+        self, dataset: Dataset, samples: Numbers, corrupt: Numbers, wait_s: float
+    ) -> "Future[dict[str, Any]]":
+        """Stage these before all else; the answer comes when they are resident, or when time is up."""
+        self.pin_again(drop_bad_shards(self.cache, dataset, corrupt))
+        words = dataset.index.words[samples]
+        missing = samples[~is_resident(words) & ~is_failed(words)]
+        reasons = reasons_of(dataset, missing, self.planned(dataset, missing), self.has_room(dataset))
+        each = max(WANT_SHARD_SAMPLES, -(-len(missing) // self._tasks.pool.size))
+        each = min(each, self._tasks.shard_samples_max(dataset))
+        for at in range(0, len(missing), each):
+            part = missing[at : at + each]
+            piece = Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True)
+            self._tasks.put_urgent(replace(piece, distance=self.sessions.distance_to(dataset, part)))
+        return self._wants.add(dataset, reasons, wait_s)
+
+    def pin_again(self, lost: Iterable[ShardRow]) -> None:
+        """These were corrupt: what comes in the place of pinned ones is pinned, too."""
+        for shard in lost:
+            if shard.is_pinned:
+                self._pins.setdefault(shard.dataset, set()).update(shard.samples[shard.samples >= 0].tolist())
+
+    def unpin(self, dataset: Dataset) -> None:
+        """What is to come is not to be pinned any more."""
+        self._pins.pop(dataset.id, None)
+
+    def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
+        return self._wants.last.get((dataset.record.lineage, dataset.id, number))
+
+    def sample_bytes(self, dataset: Dataset) -> float:
+        return self._tasks.mean_row_bytes(dataset)
+
+    def has_room(self, dataset: Dataset) -> bool:
+        return self._tasks.samples_that_fit(dataset, 1) > 0
+
+    def room_for(self, dataset: Dataset) -> int:
+        """How many samples of a data set the budget has room for."""
+        return self._tasks.samples_that_fit(dataset, dataset.count)
+
+    def planned(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples a task, a job or a reader's order has."""
+        planned: Mask = self._tasks.in_flight(dataset)[samples] | self.jobs.waiting(dataset, samples)
+        return planned | self.sessions.expected(dataset, samples)
+
+    # Tasks
+
+    def _dispatch(self) -> bool:
+        """Give out one task: what readers wait for, what they need soon, the oldest job. False: nothing."""
+        tasks = self._tasks
+        if tasks.pool.free_slots() <= 0 or tasks.must_wait or len(self._disk) >= NOT_YET_DURABLE_MAX:
+            return False
+        if piece := tasks.next_suspect() or tasks.next_urgent():
+            self._build(piece)
+            return True
+        for session in self.sessions.by_need():
+            dataset = session.dataset
+            largest = tasks.samples_that_fit(dataset, tasks.shard_samples_max(dataset))
+            reach = dataset.count
+            if largest < NEAR_SAMPLES and largest < len(session.order) - session.cursor:
+                # What is staged ahead takes the place of what is kept: go no further than a part of it.
+                largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
+                kept = self.cache.budget.used_bytes / tasks.mean_row_bytes(dataset)
+                reach = max(REACH_MIN, int(REACH_PART * kept))
+            samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
+            if len(samples):
+                self._build(Piece(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))
+                return True
+        if piece := self.jobs.next_piece() or self._next_hot():
+            self._build(piece)
+            return True
+        return False
+
+    def _next_hot(self) -> Piece | None:
+        """What was read lately and is not resident any more, once nobody needs anything and there is room."""
+        if self.sessions.by_need() or self._clock.now() < self._refill_at:
+            return None
+        self._refill_at = self._clock.now() + REFILL_EVERY_S
+        for dataset in self.cache.datasets.values():
+            words = dataset.index.words
+            cold = is_resident(words) | is_failed(words) | self._tasks.in_flight(dataset)
+            cold |= ~dataset.manifest.has(dataset.count)  # what has gone from the source cannot be had
+            hot = dataset.reads.hottest(~cold, self._tasks.shard_samples_max(dataset), self._clock.wall())
+            if len(hot) and self._tasks.samples_that_fit(dataset, len(hot)) == len(hot):
+                return Piece(dataset, hot, dataset.choose_format("auto")[0])
+        return None
+
+    def _build(self, piece: Piece) -> None:
+        """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
+        fit = self._tasks.samples_that_fit(piece.dataset, len(piece.samples), piece.format)
+        try:
+            if piece.is_transient or not piece.for_reader or fit == len(piece.samples):
+                self._tasks.build(piece, is_transient=piece.is_transient)
+                return
+            keep = self._evictor.make_room(
+                piece.dataset, piece.samples, self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
+            )
+            keep = keep[: self._tasks.samples_that_fit(piece.dataset, len(keep), piece.format)]
+            if len(keep):
+                self._tasks.build(replace(piece, samples=keep))
+            rest = np.setdiff1d(piece.samples, keep)
+            if len(rest):
+                self._tasks.build(replace(piece, samples=rest), is_transient=True)
+        except NoSpace as error:
+            if piece.for_reader:  # not even memory has room
+                self._give_up(piece.dataset, piece.samples, error)
+            else:  # the disk was filled since we looked: what a job waits for it takes again
+                self.jobs.wait_for_room()
+
+    def _ended(self, outcome: Outcome) -> None:
+        """A task is over: its job, and everyone who waits for its samples, hears of it."""
+        task = outcome.task
+        try:
+            if outcome.error is not None:
+                raise outcome.error
+            if task.dataset is not None:
+                self._built(task, outcome.result)
+            elif task.job is not None and task.path is not None:
+                if task.job.ended:
+                    Scan(task.path).unlink()
+                else:
+                    self.jobs.scanned(task.job, task.path, outcome.result)
+        except Exception as caught:  # a bug that one job runs into must not end all others
+            error = known_error(caught, str(self.cache.directory))
+            if task.dataset is None and task.path is not None:
+                Scan(task.path).unlink()
+            if not isinstance(caught, StagerError | OSError):
+                log.exception("task failed id=%d dataset=%s", task.id, task.spec.name)
+            if task.job is not None and not task.job.ended:
+                self.jobs.end(task.job, "failed", error)
+            if task.dataset is not None and isinstance(error, NoSpace) and not task.is_transient:
+                self._put_back(task, task.dataset)
+            elif task.dataset is not None:
+                self._give_up(task.dataset, task.samples, error)
+
+    def _put_back(self, task: Task, dataset: Dataset) -> None:
+        """The disk was fuller than we reckoned: jobs wait for room, readers get them through memory."""
+        self.jobs.wait_for_room()
+        if task.for_reader:
+            self._tasks.put_urgent(
+                Piece(dataset, task.samples, task.format, for_reader=True, is_transient=True)
+            )
+
+    def _give_up(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
+        """These samples cannot be staged now, through no fault of theirs: end what needs them."""
+        log.warning(
+            "staging failed dataset=%s samples=%d error=%r", dataset.name, len(samples), error.message
+        )
+        self.jobs.fail(dataset, samples, error)
+        self._wants.fail(dataset, samples, error)
+
+    def _built(self, task: Task, result: Mapping[str, Any]) -> None:
+        """A shard is complete under its final name (or was only measured)."""
+        dataset = task.dataset
+        assert dataset is not None
+        if task.path is not None:
+            staged = np.asarray(result["samples"], dtype=np.int64)
+            if len(staged):
+                self._publish(dataset, task, staged, result["size_bytes"])
+            failures = [Failure(*failed) for failed in result["failed"]]
+            self.cache.record_failures(dataset, failures)
+            self.jobs.left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
+        self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
+        if task.job is not None and not task.job.ended:
+            self.jobs.planned(task.job, result)
+
+    def _publish(self, dataset: Dataset, task: Task, samples: Numbers, size_bytes: int) -> None:
+        """Show a shard to the readers at once; make it durable right behind."""
+        row = ShardRow(task.shard, dataset.id, task.format, size_bytes, samples, False, self._clock.wall())
+        if task.is_transient:
+            self._transients.publish(dataset, row)
+            return
+        self.cache.budget.settle(0, row.bytes)
+        row = self.cache.publish(dataset, row)
+        self.jobs.left(dataset, samples[row.samples < 0], 1)  # they are kept elsewhere
+        if np.any(row.samples >= 0):
+            self._disk.add(dataset, row)
+        else:
+            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
+            self.cache.budget.used_bytes -= row.bytes
+
+    def _durable(self, event: Durable) -> None:
+        """Only now the shard counts as staged."""
+        row, dataset = event.row, event.dataset
+        self._disk.done(event)
+        samples = row.samples[row.samples >= 0]
+        try:
+            if event.error is not None:  # never sync again: the kernel may call lost pages clean
+                told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
+                raise CacheError(told, hint="check the disk, then run it again")
+            is_asked = bool(self.jobs.waiting(dataset, samples).any())
+            pins = self._pins.get(dataset.id, set())
+            is_pinned = not pins.isdisjoint(samples.tolist())
+            self.cache.record(dataset, replace(row, is_asked=is_asked, is_pinned=is_pinned))
+            pins.difference_update(samples.tolist())
+        except CacheError as error:
+            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
+            self.cache.budget.used_bytes -= row.bytes
+            self._give_up(dataset, samples, error)
+            return
+        about = (dataset.name, row.number, len(samples), row.bytes)
+        log.info("shard staged dataset=%s shard=%08x samples=%d bytes=%d", *about)
+        self.jobs.left(dataset, samples, row.bytes)

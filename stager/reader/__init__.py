@@ -1,0 +1,1 @@
+"""All that a client loads: where samples lie, and how they are read."""

@@ -1,0 +1,286 @@
+"""The small language of --where: `size > 10KB and class in (cat, dog) and not key like '%_small.jpg'`."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stager.errors import UsageError
+from stager.reader.manifest import Manifest
+from stager.reader.values import encode_key
+
+Mask = npt.NDArray[np.bool_]
+COLUMNS: Final = ("class", "key", "label", "size", "split", "version")
+NUMBERS: Final = {"label": pa.int32(), "size": pa.int64()}
+_TOKEN: Final = re.compile(
+    r"\s*(?:(?P<number>[0-9][0-9_]*(?:\.[0-9]+)?(?P<unit>[KMGT]i?B)?(?![\w.-]))"
+    r"|(?P<text>'[^']*'|\"[^\"]*\")"
+    r"|(?P<sign><=|>=|!=|<>|==|=|<|>|\(|\)|,)"
+    r"|(?P<word>[^\s'\"<>=!(),]+))"
+)
+_SCALE: Final = {
+    "KB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "=": pc.equal,
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+# What somebody asks of the service must not hold it up: reading is linear in the length, and each comparison
+# looks at every sample, `like` for up to 0.15 s of a million.
+LENGTH_MAX: Final = 65_536  # characters
+TOKENS_MAX: Final = 8_192  # words, values and signs
+COMPARISONS_MAX: Final = 64
+LIKES_MAX: Final = 16
+PATTERN_MAX: Final = 1_000  # characters of a `like`
+DEPTH_MAX: Final = 50
+SHOWN_CHARS: Final = 100
+
+
+class Columns:
+    """The columns of a manifest. Classes and splits are compared by name, of which there are few."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def where(self, name: str, is_true: Callable[[Any], Any]) -> Mask:
+        """Which samples have a value in this column that is true for it."""
+        if name in ("class", "split"):
+            names = self._manifest.classes if name == "class" else self._manifest.splits
+            of_each = self._manifest.labels if name == "class" else self._manifest.split_of
+            return _mask(is_true(_texts(names)))[of_each]
+        return _mask(is_true(self._column(name)))
+
+    def _column(self, name: str) -> Any:
+        column = self._manifest.column(name)
+        return column.cast(pa.large_string(), safe=False) if name == "key" else column  # need not be UTF-8
+
+
+Predicate = Callable[[Columns], Mask]
+
+
+def select(manifest: Manifest, expression: str) -> Mask:
+    """Which samples of a manifest an expression is true for."""
+    return parse(expression)(Columns(manifest))
+
+
+def parse(expression: str) -> Predicate:
+    """What an expression asks of each sample. Raise UsageError if it makes no sense, or too much."""
+    parser = _Parser(expression)
+    predicate = parser.either(0)
+    parser.end()
+    return predicate
+
+
+class _Parser:
+    """Reads from left to right, each character once."""
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+        if len(expression) > LENGTH_MAX:
+            raise self.too_much(f"it has {len(expression):,} characters, {LENGTH_MAX:,} are allowed")
+        self.tokens: list[tuple[str, Any]] = []
+        self.comparisons = self.likes = 0
+        at, end = 0, len(expression.rstrip())
+        while at < end:
+            match = _TOKEN.match(expression, at)
+            if match is None:
+                raise self.error(f"{expression[at : at + 20].strip()!r} makes no sense here")
+            self.tokens.append(_token(match))
+            at = match.end()
+        if len(self.tokens) > TOKENS_MAX:
+            raise self.too_much(f"it has {len(self.tokens):,} words and signs, {TOKENS_MAX:,} are allowed")
+        self.at = 0
+
+    def either(self, depth: int) -> Predicate:
+        parts = [self.both(depth)]
+        while self.take_word("or"):
+            parts.append(self.both(depth))
+        return parts[0] if len(parts) == 1 else lambda columns: _reduce(np.logical_or, columns, parts)
+
+    def both(self, depth: int) -> Predicate:
+        parts = [self.one(depth)]
+        while self.take_word("and"):
+            parts.append(self.one(depth))
+        return parts[0] if len(parts) == 1 else lambda columns: _reduce(np.logical_and, columns, parts)
+
+    def one(self, depth: int) -> Predicate:
+        if depth > DEPTH_MAX:
+            raise self.error("it is nested too deeply")
+        if self.take_word("not"):
+            return _negated(self.one(depth + 1))
+        if self.take_sign("("):
+            inner = self.either(depth + 1)
+            self.need(")")
+            return inner
+        return self.comparison()
+
+    def comparison(self) -> Predicate:
+        self.comparisons += 1
+        if self.comparisons > COMPARISONS_MAX:
+            raise self.too_much(f"it compares more than {COMPARISONS_MAX} times")
+        kind, name = self.next("a column")
+        if kind != "word" or name not in COLUMNS:
+            raise self.error(f"{_short(name)} is no column")
+        negated = self.take_word("not")
+        if self.take_word("in"):
+            found = self.among(name)
+        elif self.take_word("like"):
+            found = self.like(name)
+        else:
+            _, sign = self.next("a comparison")
+            if sign not in _COMPARE or negated:
+                raise self.error(f"{_short(sign)} is no comparison")
+            found = self.compared(name, _COMPARE[sign])
+        return _negated(found) if negated else found
+
+    def compared(self, name: str, compare: Callable[[Any, Any], Any]) -> Predicate:
+        value = self.value(name)[0]
+        return lambda columns: columns.where(name, lambda column: compare(column, value))
+
+    def among(self, name: str) -> Predicate:
+        self.need("(")
+        parts = [self.value(name)]
+        while self.take_sign(","):
+            parts.append(self.value(name))
+        self.need(")")
+        values = pa.concat_arrays(parts)
+        return lambda columns: columns.where(name, lambda column: pc.is_in(column, value_set=values))
+
+    def like(self, name: str) -> Predicate:
+        if name in NUMBERS:
+            raise self.error(f"{name} is a number: like is for texts")
+        self.likes += 1
+        if self.likes > LIKES_MAX:
+            raise self.too_much(f"it has more than {LIKES_MAX} likes")
+        pattern = self.text_value()
+        if len(pattern) > PATTERN_MAX:
+            raise self.too_much(f"a like has {len(pattern):,} characters, {PATTERN_MAX:,} are allowed")
+        if not _is_utf8(pattern):  # Arrow takes no other
+            raise self.error(f"{_short(pattern)} is no text")
+        return lambda columns: columns.where(name, lambda column: pc.match_like(column, pattern))
+
+    def value(self, name: str) -> Any:
+        """The next value, as an array of one, of the column's type."""
+        if name not in NUMBERS:
+            text = self.text_value()
+            try:
+                return _texts([text])
+            except UnicodeEncodeError:
+                raise self.error(f"{_short(text)} is no text") from None
+        kind, value = self.next("a value")
+        if kind != "number":
+            raise self.error(f"{name} is a number, {_short(value)} is not")
+        if not -(2**31) < value[1] < (2**31 if name == "label" else 2**62):
+            raise self.error(f"{_short(value)} is out of range for {name}")
+        return pa.array([int(value[1])], NUMBERS[name])
+
+    def text_value(self) -> str:
+        """The next value as it is written."""
+        kind, value = self.next("a value")
+        if kind == "sign":
+            raise self.error(f"{value!r} is no value")
+        return str(value[0] if kind == "number" else value)
+
+    def next(self, wanted: str) -> tuple[str, Any]:
+        if self.at == len(self.tokens):
+            raise self.error(f"it ends where {wanted} should be")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def take_word(self, word: str) -> bool:
+        return self._take("word", word)
+
+    def take_sign(self, sign: str) -> bool:
+        return self._take("sign", sign)
+
+    def _take(self, kind: str, value: str) -> bool:
+        if self.at < len(self.tokens) and self.tokens[self.at] == (kind, value):
+            self.at += 1
+            return True
+        return False
+
+    def need(self, sign: str) -> None:
+        if not self.take_sign(sign):
+            raise self.error(f"{sign!r} is missing")
+
+    def end(self) -> None:
+        if self.at < len(self.tokens):
+            raise self.error(f"{_short(self.tokens[self.at][1])} comes after its end")
+
+    def error(self, what: str) -> UsageError:
+        return UsageError(
+            f"--where {_short(self.expression)}: {what}",
+            hint=f"columns: {', '.join(COLUMNS)}; as: size > 10KB and class in (cat, dog)",
+        )
+
+    def too_much(self, what: str) -> UsageError:
+        return UsageError(
+            f"--where {_short(self.expression)}: {what}", hint="name classes in a file: --classes @FILE"
+        )
+
+
+def _token(match: "re.Match[str]") -> tuple[str, Any]:
+    """Its kind and value; of a number, how it is written and what it is."""
+    if match["number"]:
+        unit = match["unit"] or ""
+        number = float(match["number"].removesuffix(unit).replace("_", ""))
+        return "number", (match["number"], number * _SCALE.get(unit, 1))
+    if match["text"]:
+        return "text", match["text"][1:-1]
+    if match["sign"]:
+        return "sign", match["sign"]
+    word = match["word"]
+    return "word", word.lower() if word.lower() in ("and", "or", "not", "in", "like") else word
+
+
+def _texts(values: Sequence[str]) -> Any:
+    """Texts as Arrow has them; bytes that are no UTF-8 stay as they are."""
+    raw = pa.array([encode_key(value) for value in values], pa.large_binary())
+    return raw.cast(pa.large_string(), safe=False)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _mask(found: Any) -> Mask:
+    mask: Mask = found.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _negated(inner: Predicate) -> Predicate:
+    return lambda columns: ~inner(columns)
+
+
+def _reduce(join: Any, columns: Columns, parts: Sequence[Predicate]) -> Mask:
+    mask = parts[0](columns)
+    for part in parts[1:]:
+        join(mask, part(columns), out=mask)
+    return mask
+
+
+def _short(value: Any) -> str:
+    """What somebody wrote, as it is shown in an error."""
+    text = value[0] if isinstance(value, tuple) else str(value)
+    return repr(text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "...")

@@ -1,0 +1,130 @@
+"""A data set: where it comes from, how it is prepared, and where a reader finds it on disk."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stager.atomic import atomic_path
+from stager.errors import CacheError, StagerError, UsageError
+from stager.reader.values import Field, SourceSpec, canonical_json, digest_of
+
+RECORD_FORMAT = 2
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """What a person asked for: a name, a source, a layout and a recipe (checked, with all defaults)."""
+
+    name: str
+    source: SourceSpec
+    layout: str
+    recipe: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"{self.name!r} cannot be the name of a data set",
+                hint="use letters, digits, dots, dashes and underscores; start with a letter or digit",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "DatasetSpec":
+        return cls(value["name"], SourceSpec(**value["source"]), value["layout"], value["recipe"])
+
+
+def name_for_url(url: str) -> str:
+    """The name of a data set that has no entry in the config: its last folder, and a few digits."""
+    url = url.rstrip("/")
+    last = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rsplit("/", 1)[-1]).strip(".-_") or "data"
+    return f"{last[:80]}-{digest_of(url.encode('utf-8', 'surrogateescape'))[:6]}"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRecord:
+    """`dataset.json`: what a reader must know to open a data set without asking anyone."""
+
+    spec: DatasetSpec
+    recipe: str  # digest
+    manifest: str  # digest of the newest one
+    fields: tuple[Field, ...]
+    lineage: str  # of the list of its samples
+    segments: tuple[str, ...]  # the files of that list
+
+    def write(self, directory: Path, scratch_dir: Path) -> None:
+        value = {"format": RECORD_FORMAT, **asdict(self)}
+        with atomic_path(directory / "dataset.json", scratch_dir) as scratch:
+            scratch.write_text(canonical_json({**value, "sum": _sum(value)}))
+
+    def is_at(self, directory: Path) -> bool:
+        """Is this what readers find there?"""
+        try:
+            return self.read(directory) == self
+        except (StagerError, OSError):
+            return False
+
+    @classmethod
+    def read(cls, directory: Path) -> "DatasetRecord":
+        path = directory / "dataset.json"
+        try:
+            value = json.loads(path.read_text())
+            if value["format"] != RECORD_FORMAT:
+                raise CacheError(
+                    f"{path} has format {value['format']}, this stager reads {RECORD_FORMAT}",
+                    hint="use one version of stager for the service and the clients",
+                )
+            if value.pop("sum") != _sum(value):
+                raise ValueError("its sum is another one")
+            return cls(
+                DatasetSpec.from_json(value["spec"]),
+                value["recipe"],
+                value["manifest"],
+                tuple(Field.from_json(field) for field in value["fields"]),
+                value["lineage"],
+                tuple(value["segments"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CacheError(
+                f"{path} cannot be read: {error}", hint="restart the service: it writes it anew"
+            ) from None
+
+
+def _sum(value: Mapping[str, Any]) -> str:
+    """A digest of what a record says, so that a flipped bit is no other recipe."""
+    return digest_of(canonical_json(value).encode())
+
+
+def datasets_dir(cache_dir: Path) -> Path:
+    return cache_dir / "datasets"
+
+
+def manifest_path(directory: Path, manifest: str, lineage: str) -> Path:
+    """A manifest's numbers are those of one list of samples: another list has another file of it."""
+    return directory / f"manifest-{manifest}-{lineage[:16]}.arrow"
+
+
+def index_path(directory: Path, recipe: str, lineage: str) -> Path:
+    return directory / f"index-{recipe[:16]}-{lineage[:16]}"
+
+
+def segment_name(lineage: str, first: int, content: str) -> str:
+    """The file of the records from number `first` on. No two lists of records ever share a name."""
+    return f"samples-{lineage[:16]}-{first:010d}-{content[:8]}.arrow"
+
+
+def shard_path(directory: Path, shard: int, suffix: str) -> Path:
+    """Where shard number `shard` is. Numbers are never used twice in a cache."""
+    return directory / "shards" / f"{shard:08x}{suffix}"
+
+
+def say_recipe_change(before: DatasetSpec, after: DatasetSpec) -> str:
+    """Which keys of the recipe differ, and how; '' if none does."""
+    old, new = before.recipe, after.recipe
+    changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed)

@@ -1,0 +1,1 @@
+"""Readers: their orders, how far they are, what they wait for, and which versions they hold."""

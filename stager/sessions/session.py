@@ -1,0 +1,326 @@
+"""What readers will read next: the order of each session, how far it is, and how far we have looked ahead."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from stager.clock import Clock
+from stager.errors import UsageError
+from stager.eviction.policy import NEVER, Course, Uses
+from stager.reader.index import is_failed, is_resident
+from stager.jobs.job import Mask
+from stager.reader.manifest import Manifest
+from stager.reader.values import ByNumber, Numbers
+from stager.cache.dataset import Dataset
+from stager.reader.order import epoch_order, rank_order
+from stager.reader.subset import Subset, draw
+
+SILENT_S: Final = 5.0  # a session that does not report for so long has ended
+RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state
+NEAR_SAMPLES: Final = 64  # shards that are needed at once are small
+SOON_SAMPLES: Final = 256  # once it reads: about a batch, for a shard costs as much as some samples
+LOOK_SAMPLES: Final = 16_384  # of an order, at once
+NONE: Final = np.zeros(0, dtype=np.int64)
+GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any position yet
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a session says of itself: enough to know its order without sending it."""
+
+    session: str
+    dataset: str
+    recipe: str
+    lineage: str
+    manifest: str
+    subset: Subset
+    shuffle: bool
+    seed: int
+    epoch: int
+    rank: int
+    world_size: int
+    drop_last: bool
+    length: int  # of the subset, as the reader has it
+    start: int  # of the epoch, read by all ranks together before
+    # Orders that no seed gives, of this epoch and of the next: the numbers of the samples that it reads.
+    own_orders: tuple[Numbers, ...] = field(default=(), compare=False)
+
+    @property
+    def job(self) -> tuple[Any, ...]:
+        """What all ranks of one training have in common."""
+        common = (
+            self.dataset,
+            self.recipe,
+            self.manifest,
+            self.subset,
+            self.shuffle,
+            self.seed,
+            self.world_size,
+        )
+        return (*common, self.session) if self.own_orders else common
+
+
+class Session:
+    """One reader's way through an epoch."""
+
+    def __init__(self, reading: Reading, dataset: Dataset, manifest: Manifest, clock: Clock) -> None:
+        """`manifest`: the version that the reader has."""
+        self.reading, self.dataset, self._clock = reading, dataset, clock
+        self._numbers = draw(manifest, reading.subset).numbers  # of the subset
+        if len(self._numbers) != reading.length and not reading.own_orders:
+            raise UsageError(
+                f"the subset of {reading.dataset} has {len(self._numbers)} samples,"
+                f" the reader has {reading.length}"
+            )
+        self.order = self._order(0)  # sample numbers
+        self.position = 0  # samples of the order that have been read
+        self.cursor = 0  # samples of the order that are resident, failed or given out
+        self.began_at = self.heard_at = clock.now()
+        self._began: int | None = None  # the first position we heard
+        self.last_rate = GUESS_RATE  # of the epoch before
+
+    def _order(self, epochs_ahead: int) -> Numbers:
+        reading = self.reading
+        if reading.own_orders:
+            return reading.own_orders[epochs_ahead] if epochs_ahead < len(reading.own_orders) else NONE
+        if reading.shuffle:
+            order = self._numbers[epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)]
+        else:
+            order = self._numbers
+        start = 0 if epochs_ahead else reading.start
+        return rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
+
+    def heard(self, position: int) -> Numbers:
+        """It is alive, and this far; return the samples it has read since."""
+        if self._began is None:
+            self._began, self.began_at = position, self._clock.now()
+        self.heard_at = self._clock.now()
+        read = self.order[self.position : position]
+        self.position = max(self.position, position)
+        return read
+
+    @property
+    def lead(self) -> int:
+        """How far staging is ahead of reading."""
+        return self.cursor - self.position
+
+    @property
+    def rate(self) -> float:
+        """Samples/s."""
+        seconds, read = self.heard_at - self.began_at, self.position - (self._began or 0)
+        return read / seconds if read > 0 and seconds > 0 else self.last_rate
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses(np.concatenate([self.order, self._order(1)]))
+
+    @cached_property
+    def _members(self) -> ByNumber:
+        members = np.zeros(self.dataset.count, dtype=np.bool_)
+        if self.reading.own_orders:
+            members[self.order] = members[self._order(1)] = True
+        else:
+            members[self._numbers] = True
+        return ByNumber(members, False)
+
+    def look_ahead(self) -> None:
+        """Work out what evictions ask for. It takes half a second for a million samples: off the loop."""
+        self._uses.after(NONE, 0)
+        self._members[NONE].any()
+
+    def course(self) -> Course:
+        """What is known of the reads to come."""
+        is_uniform = not self.reading.own_orders
+        rate = self.rate
+        epoch_s = max(len(self.order), 1) / rate
+        # From the position that was told, not from the likely one: that is a guess, and a sample which the
+        # reader comes to just now would be given up as one that it has passed.
+        return Course(self.reading.job, is_uniform, self._uses, self._members, self.position, rate, epoch_s)
+
+    def rest(self) -> Course:
+        """The same of a session that is silent: the longer it is, the later it comes back."""
+        silent_s = self._clock.now() - self.heard_at
+        course = self.course()
+        return replace(course, is_uniform=True, uses=Uses(NONE), epoch_s=course.epoch_s + silent_s)
+
+    @cached_property
+    def _last_places(self) -> ByNumber:
+        """For each sample of the data set the last place in the order, or -1."""
+        places = np.full(self.dataset.count, -1, dtype=np.int32)
+        places[self.order] = np.arange(len(self.order), dtype=np.int32)  # of several places, the last stays
+        return ByNumber(places, -1)
+
+    def is_ahead(self, samples: Numbers) -> Mask:
+        """Which of these samples are still to be read."""
+        return np.asarray(self._last_places[samples] >= self.position)
+
+    def distance_to(self, samples: Numbers) -> int | None:
+        """How many samples it reads before the first of these; None: they are not in its order."""
+        places = self._last_places[samples]
+        places = places[places >= 0]
+        return max(0, int(places.min()) - self.position) if len(places) else None
+
+    @cached_property
+    def missing(self) -> int:
+        """How many samples of the order were neither resident nor failed when it began."""
+        words = self.dataset.index.words[self.order]
+        return int((~is_resident(words) & ~is_failed(words)).sum())
+
+    def ahead(self, in_flight: Mask, largest: int, reach: int) -> Numbers:
+        """The next samples to stage for this reader; small shards where they are needed soon. Moves on.
+
+        At most `reach` samples ahead of it. Once there, it waits until half of that is read: no tiny shards.
+        """
+        self.cursor = max(self.cursor, self.position)
+        end = min(len(self.order), self.likely_position + reach)
+        if end < len(self.order) and end - self.cursor < reach // 2:
+            return NONE
+        count = min(max(NEAR_SAMPLES, self.lead // 2, min(self.cursor // 4, SOON_SAMPLES)), largest)
+        taken: list[Numbers] = []
+        have, step = 0, count
+        while have < count and self.cursor < end:
+            part = self.order[self.cursor : min(self.cursor + step, end)]
+            words = self.dataset.index.words[part]
+            missing = ~is_resident(words) & ~is_failed(words) & ~in_flight[part]
+            places = np.flatnonzero(missing)[: count - have]
+            taken.append(part[places])
+            have += len(places)
+            self.cursor += len(part) if have < count else int(places[-1]) + 1
+            step = min(2 * step, LOOK_SAMPLES)  # where much is resident, little steps would take long
+        return np.unique(np.concatenate(taken)) if taken else NONE
+
+    def look_again(self, samples: Numbers) -> None:
+        """These were resident when we looked ahead, and are no more."""
+        self.cursor = int(self.next_places(samples, self.likely_position).min(initial=self.cursor))
+
+    def next_places(self, samples: Numbers, position: int) -> Numbers:
+        """Where in the order each of these is read next, from a position on; NEVER: not in this epoch."""
+        places, _ = self._uses.after(samples, position)
+        return np.where(places < len(self.order), places, NEVER)
+
+    @property
+    def likely_position(self) -> int:
+        """Positions are told now and then: meanwhile it goes on, but not past what is staged."""
+        read_since = int(self.rate * (self._clock.now() - self.heard_at))
+        return max(self.position, min(self.position + read_since, self.cursor))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """How many samples a session reads before it comes to some; NEVER: none does in its epoch."""
+
+    distance: int  # to the first of them
+    farthest: int  # and to the last
+    is_due: bool  # they were staged ahead for it, and it counts on them
+
+
+class Sessions:
+    """All readers whose order is known."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open: dict[str, Session] = {}
+        self._resting: dict[str, Session] = {}  # silent, but what they read is still theirs for a while
+
+    def register(self, session: Session) -> None:
+        """Begin a session, or its next epoch."""
+        name = session.reading.session
+        before = self._open.get(name) or self._resting.pop(name, None)
+        if before is not None:
+            session.last_rate = before.rate
+        session.began_at = session.heard_at = self._clock.now()
+        self._open[name] = session
+
+    def names(self) -> set[str]:
+        """Of all sessions that we know, also those that rest."""
+        return {*self._open, *self._resting}
+
+    def heard(self, session: str, position: int) -> bool:
+        """A session is alive, and this far. False: we do not know its order."""
+        known = self._open.get(session)
+        if known is not None:
+            known.dataset.reads.add(known.heard(position), self._clock.wall())
+        return known is not None
+
+    def end_silent(self) -> None:
+        """Let sessions rest whose process is silent; forget them when it does not come back."""
+        now = self._clock.now()
+        for name, session in list(self._open.items()):
+            if now - session.heard_at > SILENT_S:
+                self._resting[name] = self._open.pop(name)
+        for name, session in list(self._resting.items()):
+            if now - session.heard_at > RESTS_S:
+                del self._resting[name]
+
+    def expected(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples sessions are still going to read."""
+        mask = np.zeros(len(samples), dtype=np.bool_)
+        for session in self._of(dataset):
+            mask |= session.is_ahead(samples)
+        return mask
+
+    def distance_to(self, dataset: Dataset, samples: Numbers) -> int:
+        """How many samples a session reads before the first of these; 0: in no order that we know."""
+        found = (session.distance_to(samples) for session in self._of(dataset))
+        return min((distance for distance in found if distance is not None), default=0)
+
+    def courses(self, dataset: Dataset) -> list[Course]:
+        """What is known of the reads to come, also of sessions that rest."""
+        resting = [session.rest() for session in self._resting.values() if session.dataset is dataset]
+        return [*(session.course() for session in self._of(dataset)), *resting]
+
+    def datasets(self) -> set[int]:
+        """The ids of data sets that are read."""
+        return {session.dataset.id for session in (*self._open.values(), *self._resting.values())}
+
+    def versions(self) -> set[tuple[str, str]]:
+        """The data sets and manifests that are read, also by those that rest."""
+        sessions = (*self._open.values(), *self._resting.values())
+        return {(session.reading.dataset, session.reading.manifest) for session in sessions}
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """How far each session is, by name and epoch."""
+        sessions = self._open.values()
+        return {(session.reading.session, session.reading.epoch): session.position for session in sessions}
+
+    def lost(self, dataset: Dataset, samples: Numbers) -> None:
+        """Samples are resident no more: those that are still to be read must be staged again."""
+        for session in self._of(dataset):
+            session.look_again(samples)
+
+    def need(self, dataset: Dataset, samples: Numbers) -> Need | None:
+        """When sessions read these samples in their epoch. None: the data set has no session."""
+        here = samples[samples >= 0]
+        sessions = self._of(dataset)
+        if not sessions:
+            return None
+        soonest = np.full(len(here), NEVER)
+        is_due = False
+        for session in sessions:
+            places = session.next_places(here, session.position)
+            soonest = np.minimum(soonest, np.where(places == NEVER, NEVER, places - session.position))
+            is_due |= bool(np.any(places < session.cursor))
+        return Need(int(soonest.min(initial=NEVER)), int(soonest.max(initial=0)), is_due)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "session": name,
+                "dataset": session.dataset.name,
+                "epoch": session.reading.epoch,
+                "rank": session.reading.rank,
+                "position": session.position,
+                "samples": len(session.order),
+                "lead": session.lead,
+            }
+            for name, session in self._open.items()
+        ]
+
+    def by_need(self) -> list[Session]:
+        """Those with the shortest lead first."""
+        return sorted(self._open.values(), key=lambda session: session.lead)
+
+    def _of(self, dataset: Dataset) -> list[Session]:
+        return [session for session in self._open.values() if session.dataset is dataset]

@@ -1,0 +1,149 @@
+"""Are these the bytes that were listed? Shared by all S3 readers of one source."""
+
+import base64
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from awscrt import checksums
+
+from stager.errors import ObjectBusy, SampleError, SourceBusy
+from stager.reader.values import ObjectInfo
+from stager.sources.keys import shown
+
+log = logging.getLogger(__name__)
+
+_MD5: Final = re.compile("[0-9a-f]{32}")
+_DAMAGED_HINT: Final = "check the network and its proxies"
+
+# What S3 keeps of an object, the cheapest to compute first.
+CHECKSUMS: Final[dict[str, Callable[[memoryview], bytes]]] = {
+    "crc64nvme": lambda data: checksums.crc64nvme(data).to_bytes(8, "big"),
+    "crc32c": lambda data: checksums.crc32c(data).to_bytes(4, "big"),
+    "crc32": lambda data: checksums.crc32(data).to_bytes(4, "big"),
+    "sha1": lambda data: hashlib.sha1(data, usedforsecurity=False).digest(),
+    "sha256": lambda data: hashlib.sha256(data).digest(),
+}
+
+
+# The server says so of an object whose etag is no MD5, whatever it looks like.
+_KMS: Final = re.compile("aws:kms(:dsse)?")
+WITNESSES: Final = 6  # other objects that are looked at to find out what etags are
+AGREEING: Final = 3  # of them must agree that etags are no MD5s, or all there are
+
+
+class ReadAgain(Protocol):
+    """The reference reader."""
+
+    def fetch(self, info: ObjectInfo) -> tuple[memoryview, str]:
+        """The object as it comes, of the right version and length, and how it is encrypted."""
+
+    def witnesses(self, info: ObjectInfo, count: int) -> list[ObjectInfo]:
+        """Other objects of the source, at most so many."""
+
+
+class ObjectCheck:
+    """Compares what came with what was listed: version, length, and the strongest sum there is of the bytes.
+
+    That is the checksum the server keeps of the whole object, else the MD5, where the etag is one. An etag
+    that looks like an MD5 need not be one. The server says so itself of an object under SSE-KMS: its MD5 is
+    not compared. For all others the source as a whole is judged, once, and by more than one object:
+
+    - One MD5 that matches proves that etags are MD5s, for good. Another one is damage from then on, however
+      often the same bytes come: the object is busy, and in the end unreadable, alone.
+    - While none has matched, a mismatch decides nothing. The object is held, and other objects are read: one
+      that matches proves them. Only if the object came alike twice, and so did three others of which none
+      matches (all others, if there are fewer), etags are no MD5s, and we stop comparing them.
+
+    So nothing was given out that a later match could prove wrong. An object that is alone in its source, and
+    whose etag is no MD5, is given out if it comes alike twice: nobody knows more of it.
+    """
+
+    def __init__(self, source: str, reference: ReadAgain) -> None:
+        self.source = source
+        # Set once, by any thread, without a lock: the loop that compares must not wait for one that decides.
+        self._has_matched = self._is_off = False
+        self._reference = reference
+        self._deciding = threading.Lock()
+
+    def where(self, info: ObjectInfo) -> str:
+        return shown(self.source + info.key)
+
+    def answer(self, info: ObjectInfo, etag: str | None, came: int, asked: int) -> None:
+        """Raise if this is an answer of another version, or not all of what was asked for."""
+        found = (etag or "none").strip('"')
+        if found != info.version:
+            where = self.where(info)
+            raise SampleError("changed", f"{where}: etag is {found}, the listing said {info.version}")
+        if came != asked:
+            raise SourceBusy(f"{self.where(info)}: {came} of {asked} bytes came", hint="try again later")
+
+    def checksum(self, info: ObjectInfo, answered: Mapping[str, str], data: memoryview) -> bool:
+        """Whether the server told a checksum of the whole object that we know. Raise if it is another one."""
+        for name, compute in CHECKSUMS.items():
+            told = answered.get(f"x-amz-checksum-{name}")
+            if not told or "-" in told or answered.get("x-amz-checksum-type") == "COMPOSITE":
+                continue  # of parts that we do not know
+            if base64.b64encode(compute(data)).decode() != told:
+                raise self._damaged(info)
+            return True
+        return False
+
+    def md5(self, info: ObjectInfo, data: memoryview, encryption: str = "") -> bool:
+        """Whether the MD5 is that of the etag, or there is none to compare with."""
+        if (self._is_off and not self._has_matched) or not _may_be_md5(info, encryption):
+            return True
+        matches = _matches(info, data)
+        if matches:
+            self._has_matched = True
+        return matches
+
+    def again(self, info: ObjectInfo, data: memoryview) -> memoryview:
+        """The MD5 is another one: the data all the same, if it is proved that etags are no MD5s."""
+        with self._deciding:
+            if not self._has_matched and not self._is_off:
+                self._decide(info, data)
+        if self._has_matched:
+            raise self._damaged(info)
+        return data
+
+    def _decide(self, info: ObjectInfo, data: memoryview) -> None:
+        """Find out whether etags are MD5s. Raise SourceBusy if that cannot be told now."""
+        if not self._comes_wrong_alike(info, data):
+            raise self._damaged(info)
+        agreeing, witnesses = 0, self._reference.witnesses(info, WITNESSES)
+        for witness in witnesses:
+            agreeing += self._comes_wrong_alike(witness)
+            if self._has_matched:
+                return
+        if agreeing < min(AGREEING, len(witnesses)):
+            raise self._damaged(info)
+        log.warning("md5 check switched off source=%s cause=%s", self.source, "its etags are no MD5s")
+        self._is_off = True
+
+    def _comes_wrong_alike(self, info: ObjectInfo, data: memoryview | None = None) -> bool:
+        """Whether the same bytes come twice, though the etag is not their MD5. One that matches is noted."""
+        try:
+            second, encryption = self._reference.fetch(info)
+            if not _may_be_md5(info, encryption):
+                return False
+            if _matches(info, second):
+                self._has_matched = True
+                return False
+            return second == (data if data is not None else self._reference.fetch(info)[0])
+        except SampleError:
+            return False
+
+    def _damaged(self, info: ObjectInfo) -> ObjectBusy:
+        return ObjectBusy(f"{self.where(info)}: the bytes were damaged on the way", hint=_DAMAGED_HINT)
+
+
+def _may_be_md5(info: ObjectInfo, encryption: str) -> bool:
+    return _MD5.fullmatch(info.version) is not None and not _KMS.fullmatch(encryption)
+
+
+def _matches(info: ObjectInfo, data: memoryview) -> bool:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.version

@@ -1,0 +1,204 @@
+"""S3 with libcurl to carry the bytes: a tenth of boto3's CPU a GET. boto3 lists, and has the credentials."""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+import pycurl
+from botocore.exceptions import NoCredentialsError
+from botocore.httpsession import get_cert_path
+
+from stager.errors import SourceBusy
+from stager.reader.values import Fetched, ObjectInfo, Scanning, SourceSpec, encode_key
+from stager.sources.s3.curl_loop import CurlLoop, Get, Options
+from stager.sources.s3.source import LIMITS, BotoSource, Limits
+from stager.sources.s3.errors import our_error, our_errors
+from stager.sources.threads import ThreadedSource
+
+# libcurl takes such parts out of a path, and does not sign one that keeps them.
+_DOTTED: Final = re.compile(r"(^|/)\.\.?(/|$)")
+
+SIGN_EVERY_S: Final = 1.0  # credentials are looked at: new ones come minutes before the old ones run out
+PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
+
+_ANSWERED: Final = re.compile(
+    rb"^(etag|content-range|x-amz-checksum-[a-z0-9]+|x-amz-server-side-encryption):([^\r\n]*)", re.I | re.M
+)  # what is looked at
+
+# libcurl's errors, by the names of the table. All others: the connection broke.
+_NAMES: Final = {
+    pycurl.E_COULDNT_RESOLVE_HOST: "EndpointConnectionError",
+    pycurl.E_COULDNT_RESOLVE_PROXY: "ProxyConnectionError",
+    pycurl.E_COULDNT_CONNECT: "EndpointConnectionError",
+    pycurl.E_OPERATION_TIMEDOUT: "ReadTimeoutError",
+    pycurl.E_PEER_FAILED_VERIFICATION: "UntrustedCertificate",
+    pycurl.E_SSL_CACERT_BADFILE: "UntrustedCertificate",
+}
+
+
+class CurlSource:
+    """The objects below a prefix. One thread has all requests under way, and hands out what came."""
+
+    def __init__(self, spec: SourceSpec, limits: Limits = LIMITS) -> None:
+        self.reference = BotoSource(spec, limits)
+        self._loop = CurlLoop()
+        self._options: dict[int, Any] = {
+            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+            pycurl.CAINFO: self._authority(),
+            pycurl.CONNECTTIMEOUT_MS: round(1000 * limits.connect_s),
+            pycurl.LOW_SPEED_LIMIT: 1,
+            pycurl.LOW_SPEED_TIME: math.ceil(limits.silence_s),
+        }
+        self._signed_with: tuple[str, ...] = ()
+        self._options_by_limit: dict[float, Options] = {}  # seconds a request may take -> its options
+        self._headers: list[str] = []
+        self._sign_at_s = 0.0
+        self._endpoint: str | None = None
+        self._by_the_book = ThreadedSource(self.reference)
+        self._address: tuple[str, str] | None = None
+
+    def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
+        return self.reference.scan(scanning)
+
+    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        if _DOTTED.search(self.reference.prefix + info.key):
+            self._by_the_book.start(info, done)
+        else:
+            self._loop.call(partial(self._start, info, done))
+
+    def _start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        try:
+            endpoint = self._sign()
+            key = quote(encode_key(self.reference.prefix + info.key), safe="/-_.~")
+            url = f"{endpoint}/{self.reference.bucket}/{key}"
+            headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *self._headers]
+            for get in _Object(self.reference, info, done).gets(url, headers, self._options_for):
+                self._loop.get(get)
+        except Exception as error:  # whatever it is: the loop has others to serve
+            done(error)
+
+    def _sign(self) -> str:
+        """Have ready what proves who we are; return where to ask."""
+        now_s = time.monotonic()
+        if now_s >= self._sign_at_s or self._endpoint is None:
+            self._endpoint, self._sign_at_s = self._sign_anew(), now_s + SIGN_EVERY_S
+        return self._endpoint
+
+    def _sign_anew(self) -> str:
+        reference = self.reference
+        with our_errors(reference.url, reference.endpoint):
+            if self._address is None:
+                self._address = reference.address()
+            endpoint, region = self._address
+            if reference.spec.anonymous:
+                return endpoint
+            credentials = reference.session.get_credentials()
+            if credentials is None:
+                raise NoCredentialsError
+            keys = credentials.get_frozen_credentials()  # new ones, before they run out
+        signed_with = (str(keys.access_key), str(keys.secret_key), keys.token or "")
+        if signed_with != self._signed_with:
+            self._signed_with, self._options_by_limit = signed_with, {}
+            self._options |= {
+                pycurl.AWS_SIGV4: f"aws:amz:{region}:s3",
+                pycurl.USERNAME: keys.access_key,
+                pycurl.PASSWORD: keys.secret_key,
+            }
+            self._headers = [f"x-amz-security-token: {keys.token}"] if keys.token else []
+        return endpoint
+
+    def _options_for(self, size_bytes: int) -> Options:
+        whole_s = self.reference.limits.whole_s(size_bytes)
+        if whole_s not in self._options_by_limit:
+            self._options_by_limit[whole_s] = self._options | {pycurl.TIMEOUT_MS: round(1000 * whole_s)}
+        return self._options_by_limit[whole_s]
+
+    def _authority(self) -> str:
+        """The certificates that boto3 trusts."""
+        own = self.reference.session._session.get_config_variable("ca_bundle")
+        return str(own or get_cert_path(True))
+
+
+class _Object:
+    """One object on its way, in one part or in several. All of it happens in the loop's thread."""
+
+    def __init__(self, source: BotoSource, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+        self._source, self._info, self._done = source, info, done
+        self._data = np.empty(info.size, np.uint8).data
+        self._left = 0
+        self._error: Exception | None = None
+
+    def gets(self, url: str, headers: list[str], options_for: Callable[[int], Options]) -> list[Get]:
+        size = self._info.size
+        part_bytes = size if size < 2 * PART_BYTES else PART_BYTES
+        starts = range(0, size, part_bytes) if size else [0]
+        self._left = len(starts)
+        found = []
+        for start in starts:
+            body = self._data[start : start + part_bytes]
+            asked = [f"Range: bytes={start}-{start + len(body) - 1}"] if len(starts) > 1 else []
+            found.append(
+                Get(url, [*headers, *asked], options_for(len(body)), body, partial(self._came, start))
+            )
+        return found
+
+    def _where(self) -> str:
+        return self._source.check.where(self._info)
+
+    def _came(self, start: int, get: Get) -> None:
+        self._left -= 1
+        answered = get.answered(_ANSWERED)
+        try:
+            self._check_part(start, get, answered)
+        except Exception as error:
+            self._error = self._error or error
+        if self._left == 0:
+            self._end(answered)
+
+    def _check_part(self, start: int, get: Get, answered: dict[str, str]) -> None:
+        if get.status >= 300:
+            raise our_error(refusal_names(get), self._where(), self._source.endpoint, reading=True)
+        is_too_long = get.error == pycurl.E_FILESIZE_EXCEEDED
+        if get.error not in (pycurl.E_OK, pycurl.E_PARTIAL_FILE) and not is_too_long:
+            names = [_NAMES.get(get.error, "ConnectionError")]
+            raise our_error(names, self._where(), self._source.endpoint, reading=True)
+        is_part = len(get.body) < self._info.size
+        asked = f"bytes {start}-{start + len(get.body) - 1}/{self._info.size}" if is_part else None
+        if is_part != (get.status == 206) or answered.get("content-range") != asked:
+            told = f"{self._where()}: the answer ({get.status}) is not the part that was asked for"
+            raise SourceBusy(told, hint="is there a proxy that changes requests?")
+        self._source.check.answer(self._info, answered.get("etag"), get.came, len(get.body))
+
+    def _end(self, answered: dict[str, str]) -> None:
+        """All parts are there: are they what was stored?"""
+        check = self._source.check
+        fetched: Fetched = self._error or self._data
+        if self._error is None:
+            try:
+                is_proved = check.checksum(self._info, answered, self._data)
+                encryption = answered.get("x-amz-server-side-encryption", "")
+                if not is_proved and not check.md5(self._info, self._data, encryption):
+                    # To read it again takes its time, and the loop has none.
+                    threading.Thread(target=self._compare, name="compare", daemon=True).start()
+                    return
+            except Exception as error:
+                fetched = error
+        self._done(fetched)
+
+    def _compare(self) -> None:
+        try:
+            self._done(self._source.check.again(self._info, self._data))
+        except Exception as error:
+            self._done(error)
+
+
+def refusal_names(get: Get) -> list[str]:
+    """The error code of S3, if it gave one, and the status."""
+    code = get.refusal.partition(b"<Code>")[2].partition(b"</Code>")[0].decode("latin-1")
+    return [code, str(get.status)] if code.replace(".", "").isalnum() else [str(get.status)]

@@ -1,0 +1,1 @@
+"""A worker process: scans, and shards that are built."""
