@@ -15,7 +15,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 
 # An environment is as good as the files it was made from, and it cannot be moved: both are in its stamp's name.
 # So a set-up that is done asks for no network, whatever git does to the times of files.
-MADE_FROM := $(shell { pwd; cat pyproject.toml constraints.txt stager/*.[ch]; } | cksum | tr ' ' '-')
+MADE_FROM := $(shell { pwd; cat pyproject.toml constraints.txt stager/*/c/* stager/*/*/c/*; } | cksum | tr ' ' '-')
 STAMP := .venv/.made-$(MADE_FROM)
 SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)

@@ -23,9 +23,9 @@ import numpy as np
 import simplejpeg
 
 from bench.report import commit, cpu
-from stager.reader.service import Service
 from stager.errors import NoService
 from stager.eviction.simulation import hits_of_lru, hits_of_never_evict, hits_of_next_use
+from stager.reader.service import Service
 
 KINDS: Final = {
     "two": "two jobs, other seeds",

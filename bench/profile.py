@@ -99,7 +99,8 @@ def fetch(data: Data) -> Steps:
 
 
 def prepare_and_write(data: Data) -> Steps:
-    from stager.reader.values import Row, ShardHeader, checksum_of
+    from stager.interfaces import Row
+    from stager.reader.values import ShardHeader, checksum_of
     from stager.recipes import open_recipe
     from stager.recipes.image.decode import decode_image
     from stager.shards import FORMATS
@@ -150,7 +151,8 @@ def warm_read() -> Steps:
 
 
 def augmented_read() -> Steps:
-    from stager_client.augment import Chain, HorizontalFlip, RandomResizedCrop
+    from stager_client.augment import HorizontalFlip, RandomResizedCrop
+    from stager_client.augment.transforms import Chain
     from stager_client.samples import NEVER
     from stager_client.torch import StagedDataset
 

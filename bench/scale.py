@@ -34,14 +34,14 @@ from bench.process import end_all, run_group, start_group
 from bench.scale_report import as_markdown, as_table
 from bench.servers import environ, slow_s3
 from stager.cache.cache import Cache
+from stager.catalog.rows import ShardRow
 from stager.config import SHARD_BYTES, load_config
-from stager.reader.service import Service
-from stager.reader.record import DatasetRecord, manifest_path
 from stager.errors import NoService
 from stager.reader.manifest import Manifest
 from stager.reader.order import epoch_order
+from stager.reader.record import DatasetRecord, manifest_path
 from stager.reader.sample_list import Records
-from stager.catalog.rows import ShardRow
+from stager.reader.service import Service
 from stager.reader.subset import Subset, draw
 
 A_CLASS: Final = 130  # samples: 1.3 million are 10,000 classes

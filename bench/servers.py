@@ -154,8 +154,8 @@ def running_service(
 
 
 def _wait_until_up(process: "subprocess.Popen[str]", socket: Path, log: Path) -> None:
-    from stager.reader.service import Service as Control
     from stager.errors import StagerError
+    from stager.reader.service import Service as Control
 
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:

@@ -1,16 +1,15 @@
 """stager.toml: where it is looked for, what it may say, and the limits nobody needs to set."""
 
-import os
 import re
-import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from stager.reader.record import DatasetSpec, name_for_url
 from stager.errors import ConfigError, UsageError, nearest
 from stager.layouts import LAYOUTS
+from stager.reader.record import DatasetSpec, name_for_url
+from stager.reader.settings import cache_dir_in, check_known, read_config, socket_in, table_in, text_in
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe, open_recipe
 
@@ -28,11 +27,6 @@ OBJECT_BYTES_MAX: Final = 512 << 20  # a larger object is no sample
 TASKS_PER_WORKER: Final = 4  # a worker fetches for one shard while it prepares others; the first are small
 THREADS_PER_WORKER: Final = 4  # prepare threads that share one worker process
 STALL_S: Final = 120.0  # a worker that says nothing for so long is given up
-WANT_WAIT_S: Final = 20.0  # one `want` call waits at most this long; clients ask again
-WANT_SAMPLES_MAX: Final = 16_384  # one `want` call asks for at most so many; clients ask again
-ORDER_NUMBERS_MAX: Final = 16_000_000  # of an order of one's own that a client tells, both epochs together
-REPORT_READS_MAX: Final = 500_000  # sample numbers in one report, of a reader without an order: the last
-REPORT_EVERY_S: Final = 1.0  # clients report counts, the service saves them
 
 _TOP: Final = ("cache", "service", "datasets")
 _CACHE: Final = ("dir", "capacity", "reserve", "memory", "format")
@@ -113,64 +107,33 @@ class Config:
         return DatasetSpec(name, SourceSpec(url, **access), "folder", checked)
 
 
-def find_config(explicit: Path | None = None) -> Path | None:
-    """The first stager.toml of the places we look in."""
-    if explicit is None and os.environ.get("STAGER_CONFIG"):
-        explicit = Path(os.environ["STAGER_CONFIG"])
-    if explicit is not None:
-        if not explicit.is_file():
-            raise ConfigError(f"{explicit}: there is no such file", hint="check --config and $STAGER_CONFIG")
-        return explicit
-    for path in (
-        Path("stager.toml"),
-        Path("~/.config/stager/stager.toml").expanduser(),
-        Path("/etc/stager/stager.toml"),
-    ):
-        if path.is_file():
-            return path
-    return None
-
-
 def load_config(explicit: Path | None = None) -> Config:
     """Read the config that applies here, or the defaults where there is none."""
-    path = find_config(explicit)
-    if path is None:
-        return Config(None, Path("~/.cache/stager").expanduser(), default_socket())
-    try:
-        values = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}", hint="it must be TOML") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    path, values = read_config(explicit)
     return parse_config(values, path)
 
 
-def parse_config(values: Mapping[str, Any], path: Path) -> Config:
-    _known(path, "", values, _TOP)
-    cache = _table(path, "cache", values.get("cache", {}), _CACHE)
-    service = _table(path, "service", values.get("service", {}), _SERVICE)
-    datasets = _table(path, "datasets", values.get("datasets", {}), None)
-    shard_format = _text(path, "cache.format", cache.get("format", "auto"))
+def parse_config(values: Mapping[str, Any], where: Path | None) -> Config:
+    path = where or Path("stager.toml")
+    check_known(path, "", values, _TOP)
+    cache = table_in(path, "cache", values.get("cache", {}), _CACHE)
+    service = table_in(path, "service", values.get("service", {}), _SERVICE)
+    datasets = table_in(path, "datasets", values.get("datasets", {}), None)
+    shard_format = text_in(path, "cache.format", cache.get("format", "auto"))
     if shard_format not in FORMATS:
         raise ConfigError(
             f"{path}: cache.format is {shard_format!r}", hint="use one of " + ", ".join(FORMATS)
         )
     return Config(
-        path=path,
-        cache_dir=Path(_text(path, "cache.dir", cache.get("dir", "~/.cache/stager"))).expanduser().absolute(),
-        socket=Path(_text(path, "service.socket", service.get("socket", str(default_socket())))).expanduser(),
+        path=where,
+        cache_dir=cache_dir_in(path, cache),
+        socket=socket_in(path, service),
         capacity=_amount(path, "cache.capacity", cache.get("capacity", "60%")),
         reserve=_amount(path, "cache.reserve", cache.get("reserve", "10GB")),
         memory=_amount(path, "cache.memory", cache.get("memory", "256MB")),
         format=shard_format,
         datasets={name: _dataset(path, name, value) for name, value in datasets.items()},
     )
-
-
-def default_socket() -> Path:
-    """The user's own runtime directory; the system's for root or where there is none."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime or "/run") / "stager" / "stager.sock"
 
 
 def source_url(text: str) -> str:
@@ -188,12 +151,12 @@ def _recipe_suffix(recipe: Mapping[str, Any]) -> str:
 
 def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
     where = f"datasets.{name}"
-    table = _table(path, where, value, _DATASET)
+    table = table_in(path, where, value, _DATASET)
     if "source" not in table:
         raise ConfigError(
             f"{path}: {where} has no source", hint='add source = "s3://bucket/path" or a directory'
         )
-    layout = _text(path, f"{where}.layout", table.get("layout", "folder"))
+    layout = text_in(path, f"{where}.layout", table.get("layout", "folder"))
     if layout not in LAYOUTS:
         raise ConfigError(f"{path}: {where}.layout is {layout!r}", hint=nearest(layout, LAYOUTS))
     anonymous = table.get("anonymous", False)
@@ -201,38 +164,18 @@ def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
         raise ConfigError(f"{path}: {where}.anonymous is {anonymous!r}", hint="use true or false")
     recipe = table.get("recipe", {"kind": "image"})
     try:
-        checked = check_recipe(_table(path, f"{where}.recipe", recipe, None))
+        checked = check_recipe(table_in(path, f"{where}.recipe", recipe, None))
         optional = {
-            key: _text(path, f"{where}.{key}", table[key])
+            key: text_in(path, f"{where}.{key}", table[key])
             for key in ("endpoint_url", "region", "profile")
             if key in table
         }
-        url = source_url(_text(path, f"{where}.source", table["source"]))
+        url = source_url(text_in(path, f"{where}.source", table["source"]))
         return DatasetSpec(name, SourceSpec(url, anonymous=anonymous, **optional), layout, checked)
     except ConfigError:
         raise
     except UsageError as error:
         raise ConfigError(f"{path}: {where}: {error.message}", error.hint) from None
-
-
-def _table(path: Path, where: str, value: Any, known: Collection[str] | None) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: {where} must be a table, not {value!r}", hint=f"write [{where}]")
-    if known is not None:
-        _known(path, f"{where}.", value, known)
-    return value
-
-
-def _known(path: Path, prefix: str, values: Mapping[str, Any], known: Collection[str]) -> None:
-    for key in values:
-        if key not in known:
-            raise ConfigError(f"{path}: unknown key {prefix}{key}", hint=nearest(key, known))
-
-
-def _text(path: Path, where: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{path}: {where} must be a text, not {value!r}", hint="put it in quotes")
-    return value
 
 
 def _amount(path: Path, where: str, value: Any) -> Amount:

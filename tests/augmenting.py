@@ -2,14 +2,8 @@
 
 import numpy as np
 
-from stager_client.augment import (
-    Augment,
-    Chain,
-    ColourJitter,
-    HorizontalFlip,
-    Image,
-    RandomResizedCrop,
-)
+from stager_client.augment import Augment, ColourJitter, HorizontalFlip, RandomResizedCrop
+from stager_client.augment.transforms import Chain, Image
 
 
 def image_of(height: int, width: int, channels: int = 3) -> Image:

@@ -9,7 +9,8 @@ from typing import Protocol
 import pytest
 
 from stager.errors import SampleError
-from stager.reader.values import BlockingSource, Fetched, ObjectInfo, Source, encode_key
+from stager.interfaces import BlockingSource, Fetched, Source
+from stager.reader.values import ObjectInfo, encode_key
 
 ODD_KEYS = (
     "with space.jpg", "a+b", "100%", "%41", "a%2Fb", "é", "e\u0301", "日/本.jpg", "😀", "q?x=1&y#z", "a~",

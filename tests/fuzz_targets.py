@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from fuzzing import Target
-from stager.reader import native
 from stager.errors import SampleError, ShardError, StagerError, UsageError
+from stager.recipes.image import native
 
 HERE = Path(__file__).parent
 
@@ -83,7 +83,8 @@ class Shards(Target):
         self.path = folder_for(self) / f"shard{self.suffix}"
 
     def check(self, data: bytes) -> str:
-        from stager.shards import open_shard, verify_shard
+        from stager.reader.shards import open_shard
+        from stager.shards import verify_shard
 
         self.path.write_bytes(data)
         try:

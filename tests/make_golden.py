@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stager.reader.index import FAILED, IndexWriter, Words, pack_words
-from stager.reader.values import Field, Row, ShardHeader, checksum_of, sample_tag
+from stager.cache.index_writer import IndexWriter
+from stager.interfaces import Row
+from stager.reader.index import FAILED, Words, pack_words
+from stager.reader.values import Field, ShardHeader, checksum_of, sample_tag
 from stager.shards import FORMATS
 
 SHARD_VERSION, INDEX_VERSION = 1, 2

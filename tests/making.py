@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
+from stager.interfaces import Layout
 from stager.layouts import LAYOUTS
 from stager.reader.manifest import Manifest
-from stager.reader.values import Layout, ObjectInfo, encode_key
 from stager.reader.sample_list import Records, read_segment
-from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
+from stager.reader.values import ObjectInfo, encode_key
 
 
 def manifest_of(path: Path, keys: Iterable[str], sizes: Mapping[str, int] | None = None) -> Manifest:

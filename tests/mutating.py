@@ -61,7 +61,7 @@ class Copy:
         try:
             self._write(path, before.replace(mutant.old, mutant.new))
             if path.suffix == ".c":
-                self._compile()
+                self._compile(path)
             yield
         finally:
             self._write(path, before)
@@ -71,7 +71,7 @@ class Copy:
                 made.write_bytes(code)
 
     def _libraries(self) -> list[Path]:
-        return list((self.root / "stager").glob("*.so"))
+        return list((self.root / "stager").rglob("*.so"))
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
@@ -79,15 +79,15 @@ class Copy:
         if path.suffix == ".py":  # what was compiled may be as long and of the same second
             Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
-    def _compile(self) -> None:
-        """Make the library without JPEGs anew, and have it be the only one."""
-        modules = tomllib.loads((self.root / "pyproject.toml").read_text())["tool"]["setuptools"][
-            "ext-modules"
-        ]
-        (sources,) = [module["sources"] for module in modules if module["name"] == "stager._native"]
-        for path in self._libraries():
-            path.unlink()
-        made = self.root / "stager" / f"_native{EXTENSION_SUFFIXES[0]}"
+    def _compile(self, path: Path) -> None:
+        """Make the library anew that a source is of, without JPEGs, and have it be the only one there."""
+        package = path.parent.parent
+        name = ".".join(package.relative_to(self.root).parts)
+        settings = tomllib.loads((self.root / "pyproject.toml").read_text())["tool"]["setuptools"]
+        (sources,) = [m["sources"] for m in settings["ext-modules"] if m["name"] == f"{name}._native"]
+        for library in package.glob("*.so"):
+            library.unlink()
+        made = package / f"_native{EXTENSION_SUFFIXES[0]}"
         command = ["cc", "-O2", "-shared", "-fPIC", *sources, "-lm", "-o", str(made)]
         subprocess.run(command, cwd=self.root, check=True, timeout=GATE_S)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from s3server import S3Server
-from stager.reader.values import BlockingSource, Source, SourceSpec
+from stager.interfaces import BlockingSource, Source
+from stager.reader.values import SourceSpec
 from stager.sources.directory import DirectorySource
 
 AnySource = Source | BlockingSource

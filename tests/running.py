@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stager.reader.service import Service
 from stager.errors import NoService
+from stager.reader.service import Service
 
 START_S = 60.0
 # A shell that runs the tests in the background has them, and what they start, ignore Ctrl-C.

@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from running import Place
-from stager.reader.service import Service
-from stager.reader.record import DatasetRecord, index_path, manifest_path, shard_path
 from stager.errors import ShardGone
-from stager.reader.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
 from stager.jobs.job import ENDED
+from stager.reader.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
 from stager.reader.manifest import Manifest
-from stager.reader.values import checksum_of
+from stager.reader.record import DatasetRecord, index_path, manifest_path, shard_path
 from stager.reader.sample_list import Records
-from stager.shards import FORMATS, open_shard
+from stager.reader.service import Service
+from stager.reader.shards import open_shard
+from stager.reader.values import checksum_of
 
 # To crop without resizing needs no torch, which takes a worker seconds to import.
 CROP = "crop = 32"
@@ -61,9 +61,9 @@ def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
     found = {}
     for number in manifest.numbers[is_resident(words[manifest.numbers])].tolist():
         word = words[number : number + 1]
-        suffix = FORMATS[FORMAT_NAMES[int(format_of(word)[0])]].suffix
+        kind = FORMAT_NAMES[int(format_of(word)[0])]
         try:
-            shard = open_shard(shard_path(directory, int(shard_of(word)[0]), suffix))
+            shard = open_shard(shard_path(directory, int(shard_of(word)[0]), kind))
         except ShardGone:  # a service may take back what it could not write down: first out of the index
             assert index.words[number] != word[0], records.key(number)
             continue

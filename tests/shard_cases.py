@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from stager.reader.values import Arrays, Field, Row, ShardHeader, ShardReader, checksum_of, sample_tag
+from stager.interfaces import Row
+from stager.reader.values import Arrays, Field, ShardHeader, ShardReader, checksum_of, sample_tag
 
 MANIFEST, RECIPE = "5a" * 16, "c3" * 16
 IMAGE = Field("image", "uint8", (6, 5, 3))

@@ -31,8 +31,10 @@ from shard_cases import (
     shards,
 )
 from stager.errors import ShardCorrupt, ShardError, ShardGone
-from stager.reader.values import Field, Row, ShardFormat, ShardHeader
-from stager.shards import FORMATS, open_shard, verify_shard
+from stager.interfaces import Row, ShardFormat
+from stager.reader.shards import open_shard
+from stager.reader.values import Field, ShardHeader
+from stager.shards import FORMATS, verify_shard
 
 
 class ShardContract:

@@ -10,9 +10,10 @@ import pytest
 from shard_cases import CASES, IMAGE, JPEG, PATCH, assert_same_arrays, header_for, make_rows
 from shard_contract import ShardContract
 from stager.errors import ShardCorrupt
-from stager.reader.values import Row, ShardReader
-from stager.shards import open_shard, verify_shard
-from stager.reader.shards import trailer
+from stager.interfaces import Row
+from stager.reader.shards import open_shard, trailer
+from stager.reader.values import ShardReader
+from stager.shards import verify_shard
 
 
 def read_all(reader: ShardReader) -> None:

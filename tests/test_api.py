@@ -17,8 +17,8 @@ import stager
 from making import image_folder
 from running import Place
 from sets import ended, shard_files, table, wait_for
-from stager.reader.service import Service
 from stager.jobs.job import ENDED
+from stager.reader.service import Service
 
 COUNT = 12
 FUZZ = int(os.environ.get("STAGER_FUZZ", "100"))  # bodies for each call

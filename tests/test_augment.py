@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from augmenting import applied, image_of, usual
 from stager.errors import StagerError, UsageError
-from stager_client import augment
 from stager_client.augment import (
     Augment,
     CentreCrop,
-    Chain,
     ColourJitter,
     HorizontalFlip,
     RandomCrop,
     RandomResizedCrop,
+    transforms,
 )
+from stager_client.augment.transforms import Chain
 from stager_client.torch import Normalise
 
 UNIFORM = st.floats(0, 1, exclude_max=True)
@@ -284,7 +284,7 @@ def test_arguments_that_make_no_sense_are_refused(wrong: Callable[[], object]) -
 
 def test_without_opencv_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    augment._cv2.cache_clear()
+    transforms._cv2.cache_clear()
     with pytest.raises(StagerError) as refused:
         HorizontalFlip()
     assert "stager[torch]" in refused.value.hint

@@ -14,12 +14,12 @@ from stager.reader.order import epoch_order
 from stager_client.augment import (
     Augment,
     CentreCrop,
-    Chain,
     ColourJitter,
     HorizontalFlip,
     RandomCrop,
     RandomResizedCrop,
 )
+from stager_client.augment.transforms import Chain
 from stager_client.numpy import StagedArrays
 from stager_client.torch import Normalise, StagedDataset, StagedLoader
 

@@ -16,11 +16,11 @@ from images import encode, natural
 from making import image_folder, scanned
 from mounts import small_disk
 from running import Place
-from stager.reader.service import Service
+from stager.cache.scan import Scan
 from stager.reader.record import DatasetSpec
+from stager.reader.service import Service
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
-from stager.cache.scan import Scan
 from stager.sources import open_source
 
 MB = 1_000_000

@@ -18,18 +18,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stager.cache.cache import Cache
-from stager.catalog.catalog import Catalog
-from stager.cache.verify import check_books
-from stager.config import Amount, Config
-from stager.reader.record import DatasetSpec, manifest_path
-from stager.errors import CacheError, CacheOwned, NoSpace
-from stager.reader.index import IndexReader, is_failed, is_resident, shard_of
-from stager.layouts import LAYOUTS
-from stager.reader.values import Numbers, ObjectInfo, Row, ShardHeader, SourceSpec, checksum_of
 from stager.cache.dataset import Dataset, Failure
-from stager.recipes import check_recipe
-from stager.catalog.rows import ListRow, ShardRow
 from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
+from stager.cache.verify import check_books
+from stager.catalog.catalog import Catalog
+from stager.catalog.rows import ListRow, ShardRow
+from stager.config import Amount, Config
+from stager.errors import CacheError, CacheOwned, NoSpace
+from stager.interfaces import Row
+from stager.layouts import LAYOUTS
+from stager.reader.index import IndexReader, is_failed, is_resident, shard_of
+from stager.reader.record import DatasetSpec, manifest_path
+from stager.reader.values import Numbers, ObjectInfo, ShardHeader, SourceSpec, checksum_of
+from stager.recipes import check_recipe
 from stager.shards import FORMATS
 
 RECIPE = check_recipe({"kind": "image", "resize": 2, "crop": 2})

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CLAIM = (
-    "import sys; from pathlib import Path; from stager.cache.lock import claim; claim(Path(sys.argv[1]), 'a test')"
-)
+CLAIM = "import sys, pathlib; from stager.cache.lock import claim; claim(pathlib.Path(sys.argv[1]), 'a test')"
 
 
 def test_the_marker_is_on_the_disk_before_anything_else_is_made(tmp_path: Path) -> None:

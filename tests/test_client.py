@@ -20,8 +20,8 @@ from countingproxy import counting_proxy  # noqa: E402
 from making import image_folder  # noqa: E402
 from running import Place  # noqa: E402
 from sets import flip_a_bit, shard_files, staged, table, wait_for  # noqa: E402
-from stager.reader.service import Service  # noqa: E402
 from stager.errors import NoService, SampleError, WaitTimeout  # noqa: E402
+from stager.reader.service import Service  # noqa: E402
 from stager_client.torch import StagedDataset  # noqa: E402
 
 CLASSES, PER_CLASS = 4, 6

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stager.config import Amount, find_config, load_config, parse_amount
+from stager.config import Amount, load_config, parse_amount
 from stager.errors import ConfigError, UsageError
+from stager.reader.settings import find_config
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from stager.errors import NoService, ServiceSilent
 from stager.reader import service as control
 from stager.reader.service import Service
-from stager.errors import NoService, ServiceSilent
 
 TIMEOUT_S = 1.0
 SLACK_S = 10.0  # the machine may be busy; without a deadline it would take far longer

@@ -13,8 +13,8 @@ import pytest
 from making import image_folder
 from running import Place
 from sets import staged, table, wait_for
-from stager.reader.service import Service
 from stager.jobs.job import ENDED
+from stager.reader.service import Service
 
 COUNT = 1200
 BEGIN = """

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from stager.cache import cache as cache_module
-from stager.cache import unlinked as departed
 from stager.cache import departures
 from stager.cache import startup as sweep
+from stager.cache import unlinked as departed
 from stager.cache.cache import Cache
+from stager.cache.dataset import Dataset
 from stager.cache.verify import check_books
 from stager.eviction.evictor import Evictor
 from stager.reader.index import IndexReader, Words, is_resident, shard_of
-from stager.cache.dataset import Dataset
 from stager.recipes import check_recipe
 from stager.sessions.session import Sessions
 from stager.shards import holes

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from stager.errors import NoService
 from stager.dispatch.events import Events
+from stager.errors import NoService
 
 
 def test_whoever_asks_a_loop_that_has_ended_is_told_so_and_does_not_wait() -> None:

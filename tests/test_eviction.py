@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stager.eviction.policy import NEVER, Course, Uses, swap, waits_for
-from stager.reader.values import Numbers
-from stager.reader.order import epoch_order
 from stager.cache.heat import ASKED_S, HALF_LIFE_S, Reads, waits_of
+from stager.eviction.policy import NEVER, Course, Uses, swap, waits_for
 from stager.eviction.simulation import hits_of_lru, hits_of_next_use
+from stager.reader.order import epoch_order
+from stager.reader.values import Numbers
 
 
 @given(st.lists(st.integers(0, 6), max_size=30), st.integers(0, 30))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuzz_targets import TARGETS
-from stager.reader import native
+from stager.recipes.image import native
 
 HERE = Path(__file__).parent
 SEED = 16

@@ -15,12 +15,13 @@ from making import image_folder
 from running import Place
 from shard_cases import header_for, make_row
 from stager.cache.cache import Cache
+from stager.cache.dataset import Dataset
 from stager.cache.verify import check_books, problem_of
 from stager.config import load_config
 from stager.errors import ShardCorrupt
+from stager.reader.shards import open_shard
 from stager.reader.values import Arrays, Field
-from stager.cache.dataset import Dataset
-from stager.shards import FORMATS, open_shard, verify_shard
+from stager.shards import FORMATS, verify_shard
 from stager.shards.holes import BLOCK_BYTES, can_punch, holes_of, punch, size_of
 from stager_client.buffers import BufferPool
 from stager_client.reader import Reader

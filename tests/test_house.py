@@ -56,7 +56,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 SERVICE, CLI, SOURCES = "service/stagerd/", "stager/cli/", "stager/sources/"
 RECIPES, CLIENTS = "stager/recipes/", "clients/stager_client/"
 THREADS = (
-    *("stager/worker/build.py", "stager/worker/__main__.py", "stager/dispatch/pool.py", "stager/owner/loop.py"),
+    *(
+        "stager/worker/build.py",
+        "stager/worker/__main__.py",
+        "stager/dispatch/pool.py",
+        "stager/owner/loop.py",
+    ),
     *(
         "stager/owner/readers.py",
         "stager/dispatch/sync.py",
@@ -87,7 +92,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "subprocess": THREADS,
     "tensorflow": ("clients/stager_client/tensorflow.py",),
     "threading": THREADS,
-    "torch": ("stager/recipes/image/resize.py", *(f"{CLIENTS}{name}.py" for name in ("torch", "augment_torch"))),
+    "torch": (
+        "stager/recipes/image/resize.py",
+        *(f"{CLIENTS}{name}.py" for name in ("torch", "augment_torch")),
+    ),
     "typer": (CLI,),
     "uvicorn": (SERVICE,),
 }

@@ -9,17 +9,17 @@ import pytest
 from making import image_folder
 from mounts import hung_mount
 from running import Place
-from stager.dispatch import tasks
 from stager.cache.cache import Cache
 from stager.config import Amount, Config
-from stager.reader.service import Service
-from stager.reader.record import DatasetSpec
+from stager.dispatch import tasks
 from stager.errors import SourceBusy
 from stager.jobs.job import Job, Request
-from stager.reader.values import SourceSpec
 from stager.owner.owner import Owner
-from stager.recipes import check_recipe
+from stager.reader.record import DatasetSpec
+from stager.reader.service import Service
 from stager.reader.subset import Subset
+from stager.reader.values import SourceSpec
+from stager.recipes import check_recipe
 
 SAMPLES = 20
 RECIPE = {"kind": "image", "resize": 24, "crop": 16}

@@ -16,20 +16,18 @@ from hypothesis import strategies as st
 
 from make_golden import GOLDEN, LINEAGE, RECIPE, golden_words, write_index
 from shard_cases import files_no_larger_than
+from stager.cache.index_writer import IndexWriter, highest_shard, retire
 from stager.errors import CacheError
 from stager.reader.index import (
     FAILED,
     FORMAT_NAMES,
     HEADER_BYTES,
     IndexReader,
-    IndexWriter,
     format_of,
-    highest_shard,
     is_damaged,
     is_failed,
     is_resident,
     pack_words,
-    retire,
     row_of,
     shard_of,
 )

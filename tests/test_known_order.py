@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from making import image_folder
 from running import Place
 from sets import table
-from stager.reader.service import Service
 from stager.reader.order import epoch_order
+from stager.reader.service import Service
 from stager_client.session import Session, Way
 
 SAMPLES = 240

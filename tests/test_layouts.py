@@ -10,9 +10,10 @@ from making import jpeg, manifest_of, scanned
 from places import FolderPlace
 from running import Place
 from sets import manifest_at, table
+from stager.interfaces import LeftOut, Scanning
 from stager.layouts import open_layout
 from stager.reader.manifest import Manifest
-from stager.reader.values import LeftOut, ObjectInfo, Scanning
+from stager.reader.values import ObjectInfo
 from stager.sources.directory import DirectorySource
 
 TWO_SPLITS = [f"{split}/{name}/1.jpg" for split in ("train", "val") for name in "ab"]

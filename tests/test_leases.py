@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stager.sessions import leases
 from stager.catalog.catalog import Catalog
 from stager.errors import UsageError
+from stager.sessions import leases
 from stager.sessions.leases import SILENT_S, START_S, Leases, began
 
 

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from making import image_folder
 from running import Place
 from sets import flip_a_bit, shard_files
-from stager.reader import native
-from stager.reader.record import index_path
+from stager.cache.index_writer import IndexWriter
 from stager.errors import UsageError
-from stager.reader.index import FAILED, IndexWriter
+from stager.reader import native
+from stager.reader.index import FAILED
 from stager.reader.order import epoch_order
+from stager.reader.record import index_path
 from stager_client.buffers import BufferPool
 from stager_client.numpy import StagedArrays
 from stager_client.torch import StagedDataset, StagedLoader, pin_for_cuda

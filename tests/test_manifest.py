@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from making import manifest_of, scanned
+from stager.cache.scan import Known, Scan, join, write_manifest
 from stager.errors import CacheError
 from stager.layouts import LAYOUTS
 from stager.reader.manifest import PLACE, Manifest
-from stager.reader.values import ObjectInfo, sample_tag
 from stager.reader.sample_list import Records
-from stager.cache.scan import Known, Scan, join, write_manifest
 from stager.reader.sealed import read_sealed, write_sealed
+from stager.reader.values import ObjectInfo, sample_tag
 
 
 def test_samples_are_sorted_by_class_and_name_as_imagefolder_does(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images import resize_as_pillow_13
-from stager.reader import native
+from stager.recipes.image import native
 from stager.recipes.image.resize import Window, resize_by_native
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))  # height, width
@@ -39,7 +39,7 @@ def library_for(cpu: str) -> ctypes.CDLL:
     if not CPUS[cpu]:
         return native.library
     here = Path(native.__file__).parent
-    sources = [str(here / name) for name in ("native.c", "vnni.c", "samples.c", "windows.c", "trial.c")]
+    sources = [str(here / "c" / name) for name in ("resize.c", "vnni.c", "trial.c")]
     made = Path(mkdtemp(prefix="stager-native-")) / "native.so"
     try:
         command = ["cc", "-O3", "-shared", "-fPIC", CPUS[cpu], *sources, "-lm", "-o", str(made)]

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from images import Pixels, natural
-from stager.reader import native
 from stager.errors import SampleError
 from stager.recipes import open_recipe
-from stager.recipes.image import decode
+from stager.recipes.image import decode, native
 
 RECIPE = {"kind": "image", "resize": 64, "crop": 56}
 EXIF = b"Exif\0\0"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from contracts import read
 from stager.errors import SampleError, SourceBusy
-from stager.reader.values import Fetched, ObjectInfo, Scanning
+from stager.interfaces import Fetched, Scanning
+from stager.reader.values import ObjectInfo
 from stager.sources.pace import CUT_EVERY_S, GROWTH, MOST, REST_S, START, Pace, PacedSource
 from stager.sources.threads import ThreadedSource
 

@@ -12,12 +12,12 @@ import pytest
 
 from running import Place
 from stager.cache.cache import Cache
-from stager.config import load_config
-from stager.errors import UsageError, WaitTimeout
-from stager.reader.values import Arrays
 from stager.cache.dataset import Dataset, Failure
 from stager.catalog.rows import ShardRow
+from stager.config import load_config
+from stager.errors import UsageError, WaitTimeout
 from stager.reader.subset import Subset
+from stager.reader.values import Arrays
 from stager_client import samples
 from stager_client.loader import BatchLoader
 from stager_client.reader import Reader

@@ -68,7 +68,9 @@ class ResizeContract:
     def resizer(self) -> Any:
         resizers = installed_resizers()
         if self.name not in resizers:
-            assert self.name != "native" or not os.environ.get("CI"), "stager/recipes/image/c/resize.c was not compiled"
+            assert self.name != "native" or not os.environ.get("CI"), (
+                "stager/recipes/image/c/resize.c was not compiled"
+            )
             pytest.skip(f"{self.name} is not installed")
         return resizers[self.name]
 

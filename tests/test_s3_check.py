@@ -13,8 +13,8 @@ from contracts import read
 from faultserver import BUCKET, FaultServer
 from stager.errors import SourceBusy
 from stager.reader.values import ObjectInfo, SourceSpec
-from stager.sources.s3.source import BotoSource, Limits
 from stager.sources.s3.curl import CurlSource
+from stager.sources.s3.source import BotoSource, Limits
 
 S3Source = BotoSource | CurlSource
 ALWAYS = 99

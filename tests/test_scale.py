@@ -15,24 +15,24 @@ import pytest
 from making import image_folder
 from running import Place
 from sets import staged, table
-from stager.sessions import session as sessions
 from stager.cache.cache import Cache
+from stager.cache.dataset import Dataset
+from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
+from stager.catalog.rows import ShardRow
 from stager.config import Amount, Config
-from stager.reader.record import DatasetSpec
 from stager.errors import UsageError
-from stager.reader.index import is_resident
 from stager.jobs.queue import is_among
 from stager.layouts import LAYOUTS
-from stager.reader.values import Numbers, ObjectInfo, SourceSpec
-from stager.cache.dataset import Dataset
 from stager.owner.owner import Owner
 from stager.owner.readers import Version
-from stager.recipes import check_recipe
-from stager.catalog.rows import ShardRow
-from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
+from stager.reader.index import is_resident
+from stager.reader.record import DatasetSpec
 from stager.reader.sealed import read_sealed
-from stager.sessions.session import Reading, Session
 from stager.reader.subset import Subset
+from stager.reader.values import Numbers, ObjectInfo, SourceSpec
+from stager.recipes import check_recipe
+from stager.sessions import session as sessions
+from stager.sessions.session import Reading, Session
 
 COUNT = 100_000
 CLASSES = 1000

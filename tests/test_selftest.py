@@ -12,24 +12,24 @@ import numpy as np
 import pytest
 
 from images import Pixels, encode, natural
-from stager.reader import native
-from stager.recipes.image import selftest
+from stager.recipes.image import native, selftest
 from stager.recipes.image.tiny_jpegs import HEIGHT, WIDTH, tiny_jpegs
 
 HERE = Path(native.__file__).parent
-SOURCES = ("native.c", "vnni.c", "samples.c", "windows.c", "trial.c", "jpeg.c", "huffman.c")
+ROOT = Path(__file__).parent.parent
+SOURCES = ("resize.c", "vnni.c", "trial.c", "jpeg.c", "huffman.c")
 
 # As a libjpeg that is not what we were compiled for would have it, and worse.
 DAMAGE = {
     "a wrong pixel": ("huffman.c", "block[0] = (JCOEF)value;", "block[0] = (JCOEF)(value ^ 64);"),
     "a crash": ("huffman.c", "    info->client_data = huffman;", "    *(volatile int *)8 = 1;"),
     "no end": ("huffman.c", "    info->client_data = huffman;", "    for (volatile int i = 0;; i = 1);"),
-    "wrong weights": ("native.c", "int32_t)(0.5 + shares", "int32_t)(999.5 + shares"),
+    "wrong weights": ("resize.c", "int32_t)(0.5 + shares", "int32_t)(999.5 + shares"),
 }
 DECODE = """
 import logging, sys
 from pathlib import Path
-from stager.reader import native
+from stager.recipes.image import native
 from stager.recipes import open_recipe
 logging.basicConfig(stream=sys.stderr, format="%(name)s %(message)s")
 data = memoryview(Path(sys.argv[1]).read_bytes())
@@ -64,18 +64,19 @@ def compile_into(folder: Path, names: tuple[str, ...], *options: str) -> Path:
 
 def copy_of_stager(tmp_path: Path, *change: str) -> Path:
     """All of stager, with one change in its C, compiled. Return the folder to import it from."""
-    shutil.copytree(HERE, tmp_path / "stager")
+    shutil.copytree(ROOT / "stager", tmp_path / "stager")
+    image = tmp_path / "stager" / "recipes" / "image"
     suffix = next(path.name for path in HERE.glob("_native_jpeg.*")).removeprefix("_native_jpeg")
     if change:
         source, old, new = change
-        path = tmp_path / "stager" / source
+        path = image / "c" / source
         text = path.read_text()
         assert text.count(old) == 1
         path.write_text(text.replace(old, new))
-        made = compile_into(tmp_path / "stager", SOURCES)
-        made.rename(tmp_path / "stager" / f"_native_jpeg{suffix}")
-        made = compile_into(tmp_path / "stager", SOURCES[:5])
-        made.rename(tmp_path / "stager" / f"_native{suffix}")
+        made = compile_into(image / "c", SOURCES)
+        made.rename(image / f"_native_jpeg{suffix}")
+        made = compile_into(image / "c", SOURCES[:3])
+        made.rename(image / f"_native{suffix}")
     return tmp_path
 
 
@@ -96,7 +97,7 @@ def decoded(photo: Path, stager: Path, out: Path, **environ: str) -> tuple[bytes
 
 
 def test_what_is_right_is_used_and_nothing_is_logged(photo: Path, tmp_path: Path) -> None:
-    _, way, logged = decoded(photo, HERE.parent, tmp_path / "out")
+    _, way, logged = decoded(photo, ROOT, tmp_path / "out")
     assert native.library is not None
     assert way == f"jpeg+resize ({native.CPUS[native.library.stager_cpu()]})"
     assert logged == ""
@@ -104,7 +105,7 @@ def test_what_is_right_is_used_and_nothing_is_logged(photo: Path, tmp_path: Path
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_code_that_is_wrong_or_crashes_or_hangs_is_not_used(damage: str, photo: Path, tmp_path: Path) -> None:
-    expected, _, _ = decoded(photo, HERE.parent, tmp_path / "expected", STAGER_NATIVE="0")
+    expected, _, _ = decoded(photo, ROOT, tmp_path / "expected", STAGER_NATIVE="0")
     (tmp_path / "copy").mkdir()
     stager = copy_of_stager(tmp_path / "copy", *DAMAGE[damage])
     pixels, way, logged = decoded(photo, stager, tmp_path / "out")
@@ -118,8 +119,8 @@ def test_code_that_is_wrong_or_crashes_or_hangs_is_not_used(damage: str, photo: 
 
 
 def test_switched_off_gives_the_same_pixels_without_any_of_our_c(photo: Path, tmp_path: Path) -> None:
-    with_it, _, _ = decoded(photo, HERE.parent, tmp_path / "with")
-    without, way, _ = decoded(photo, HERE.parent, tmp_path / "without", STAGER_NATIVE="0")
+    with_it, _, _ = decoded(photo, ROOT, tmp_path / "with")
+    without, way, _ = decoded(photo, ROOT, tmp_path / "without", STAGER_NATIVE="0")
     assert way == "off (STAGER_NATIVE=0)"
     assert with_it == without
 
@@ -168,7 +169,7 @@ def test_a_libjpeg_that_nobody_looked_at_keeps_its_own_huffman_decoder(
         "#include <stddef.h>\n#include <stdio.h>\n#include <jpeglib.h>\n"
         f"#undef LIBJPEG_TURBO_VERSION_NUMBER\n#define LIBJPEG_TURBO_VERSION_NUMBER {version}\n"
     )
-    for source in HERE.glob("*.[ch]"):
+    for source in (HERE / "c").glob("*.[ch]"):
         shutil.copy(source, tmp_path)
     library = native.declare(ctypes.CDLL(str(compile_into(tmp_path, SOURCES, "-include", str(says)))))
     assert library.stager_has_huffman() == is_known

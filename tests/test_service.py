@@ -16,8 +16,8 @@ from making import image_folder, jpeg
 from running import Place
 from s3server import S3Server
 from sets import ended, staged, table, wait_for
-from stager.reader.service import Service
 from stager.errors import NoService, StagerError
+from stager.reader.service import Service
 
 
 @pytest.fixture

@@ -33,13 +33,14 @@ from shard_cases import (
 from shard_contract import ShardContract
 from shard_damage import DamageContract
 from stager.errors import ShardCorrupt, UsageError
-from stager.reader.values import Field, Row, checksum_of, sample_tag
-from stager.shards import FORMATS, open_shard, verify_shard
-from stager.reader.shards import trailer
+from stager.interfaces import Row
+from stager.reader.shards import open_shard, trailer
 from stager.reader.shards.file import ShardFile
+from stager.reader.shards.stored import StoredArray
+from stager.reader.values import Field, checksum_of, sample_tag
+from stager.shards import FORMATS, verify_shard
 from stager.shards.lmdb import row_key
 from stager.shards.pieces import PIECE_BYTES
-from stager.reader.shards.stored import StoredArray
 
 MB = 1_000_000
 ROOM = MB  # bytes that are reserved: more than some of these shards need, less than others do

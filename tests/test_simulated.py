@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from simulate import Failed, run_seed, temporary_directory
-from stager.config import Amount
-from stager.reader.index import HEADER_BYTES, is_resident
-from stager.jobs.job import Request
-from stager.sessions.leases import START_S
 from stager.cache.dataset import Failure
-from stager.owner.loop import REFILL_EVERY_S
-from stager.reader.subset import Subset
+from stager.config import Amount
 from stager.dispatch.tasks import Piece
+from stager.jobs.job import Request
+from stager.owner.loop import REFILL_EVERY_S
+from stager.reader.index import HEADER_BYTES, is_resident
+from stager.reader.subset import Subset
+from stager.sessions.leases import START_S
 from world import World
 
 SEEDS, STEPS, CHUNKS = 300, 300, 20

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from running import Place
-from stager.reader.order import epoch_order
 from stager.eviction.simulation import NEVER, hits_of_lru, hits_of_never_evict, hits_of_next_use, next_uses
+from stager.reader.order import epoch_order
 
 
 def best_possible(trace: list[int], capacity: int) -> int:

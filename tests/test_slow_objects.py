@@ -13,7 +13,8 @@ from making import jpeg, scanned
 from running import Place
 from sets import staged, table
 from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceSilent
-from stager.reader.values import Fetched, ObjectInfo, Scanning
+from stager.interfaces import Fetched, Scanning
+from stager.reader.values import ObjectInfo
 from stager.recipes import open_recipe
 from stager.shards import FORMATS
 from stager.sources.retry import SILENT_TRIES, RetryingSource

@@ -11,12 +11,13 @@ from contracts import Place, SourceContract, read
 from places import BucketPlace, FolderPlace, bare
 from s3server import S3Server
 from stager.errors import SampleError, SourceBusy, UsageError
-from stager.reader.values import ObjectInfo, Scanning, SourceSpec
+from stager.interfaces import Scanning
+from stager.reader.values import ObjectInfo, SourceSpec
 from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
-from stager.sources.s3.source import BotoSource
 from stager.sources.s3.curl import CurlSource
+from stager.sources.s3.source import BotoSource
 from stager.sources.threads import ThreadedSource
 
 

@@ -18,11 +18,11 @@ from contracts import only, read, refusal
 from faultserver import BUCKET, Fault, FaultServer, error
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound
 from stager.reader.values import SourceSpec
-from stager.sources.s3 import listing as s3_listing
 from stager.sources.retry import RetryingSource
-from stager.sources.s3.source import BotoSource, Limits
+from stager.sources.s3 import listing as s3_listing
 from stager.sources.s3.check import CHECKSUMS
 from stager.sources.s3.curl import PART_BYTES, CurlSource
+from stager.sources.s3.source import BotoSource, Limits
 from stager.sources.threads import ThreadedSource
 
 S3Source = BotoSource | CurlSource

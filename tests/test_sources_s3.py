@@ -19,12 +19,13 @@ from contracts import only, read, refusal
 from places import BucketPlace
 from s3server import S3Server
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound, UsageError
-from stager.reader.values import BlockingSource, ObjectInfo, Source, SourceSpec, encode_key
+from stager.interfaces import BlockingSource, Source
+from stager.reader.values import ObjectInfo, SourceSpec, encode_key
 from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
-from stager.sources.s3.source import BotoSource, Limits, in_key_order, split_url
 from stager.sources.s3.curl import CurlSource
+from stager.sources.s3.source import BotoSource, Limits, in_key_order, split_url
 
 AnySource = Source | BlockingSource
 Kind = Callable[[SourceSpec], AnySource]

@@ -11,11 +11,13 @@ import pytest
 from images import encode, natural
 from making import scanned
 from shard_cases import files_no_larger_than
-from stager.errors import SampleError, SourceBusy
-from stager.reader.values import Fetched, ObjectInfo, Scanning
-from stager.recipes import open_recipe
 from stager.cache.scan import Scan
-from stager.shards import FORMATS, open_shard, verify_shard
+from stager.errors import SampleError, SourceBusy
+from stager.interfaces import Fetched, Scanning
+from stager.reader.shards import open_shard
+from stager.reader.values import ObjectInfo
+from stager.recipes import open_recipe
+from stager.shards import FORMATS, verify_shard
 from stager.worker.build import Built, Lanes, Pools, Turn, build_shard
 
 RECIPE = open_recipe({"crop": 40})

@@ -18,8 +18,8 @@ pytest.importorskip("torch")
 from making import image_folder
 from running import Place
 from sets import complaint, table, wait_for
-from stager.reader.service import Service
 from stager.errors import ServiceSilent, WaitTimeout
+from stager.reader.service import Service
 from stager_client import session
 from stager_client.torch import StagedDataset, StagedLoader
 

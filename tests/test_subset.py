@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from making import manifest_of
 from stager.errors import UsageError
 from stager.reader.manifest import Manifest
-from stager.reader.subset import Subset, draw, parse_classes
 from stager.reader.predicate import select
+from stager.reader.subset import Subset, draw, parse_classes
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ from sets import complaint, staged, table, wait_for
 from stager.cache.cache import Cache
 from stager.cache.verify import check_books, problem_of
 from stager.config import load_config
-from stager.reader.service import Service
 from stager.errors import CacheError, NoService
 from stager.reader.index import is_resident
+from stager.reader.service import Service
 
 KILLS = int(os.environ.get("STAGER_KILLS", "14"))
 

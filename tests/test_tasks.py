@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stager.dispatch import sync as durable
 from stager.cache.cache import Cache
+from stager.cache.dataset import Dataset
 from stager.cache.verify import check_books
 from stager.clock import Clock
-from stager.reader.record import DatasetSpec
-from stager.errors import UsageError
+from stager.dispatch import sync as durable
 from stager.dispatch.events import Events
-from stager.jobs.job import Request
-from stager.reader.manifest import Manifest
-from stager.reader.values import Row, ShardHeader, checksum_of
-from stager.cache.dataset import Dataset
-from stager.owner.readers import Readers, Version
-from stager.shards import FORMATS
-from stager.owner.loop import Staging
-from stager.reader.subset import Drawn, Subset, draw
 from stager.dispatch.pool import Answer, WorkerProcess
+from stager.errors import UsageError
+from stager.interfaces import Row
+from stager.jobs.job import Request
+from stager.owner.loop import Staging
+from stager.owner.readers import Readers, Version
+from stager.reader.manifest import Manifest
+from stager.reader.record import DatasetSpec
+from stager.reader.subset import Drawn, Subset, draw
+from stager.reader.values import ShardHeader, checksum_of
+from stager.shards import FORMATS
 from test_cache import KEYS, config_of, scan, stage
 
 SAMPLES = [2, 3, 4]

@@ -11,8 +11,8 @@ import pytest
 from making import image_folder, jpeg
 from running import Place
 from sets import complaint, ended, staged, table
-from stager.reader.service import Service
 from stager.errors import REASONS
+from stager.reader.service import Service
 
 # Found before all else, in every process: as if the package had not been installed.
 WITHOUT = """

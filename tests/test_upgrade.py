@@ -20,7 +20,7 @@ from stager.cache.cache import Cache
 from stager.cache.verify import check_books
 from stager.config import load_config
 from stager.reader.index import is_failed
-from stager.shards import open_shard
+from stager.reader.shards import open_shard
 from stager_client.numpy import StagedArrays
 
 KEPT = Path(__file__).with_name("golden") / "cache-v1.tar.gz"

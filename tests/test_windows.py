@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stager.reader.index import pack_words
-from stager_client.rows import PIECE_BYTES, Mapping, OpenShard, OpenShards
 from stager_client.memory import memory_bytes
 from stager_client.reader import KEPT_PART
+from stager_client.rows import PIECE_BYTES, Mapping, OpenShard, OpenShards
 from test_native import compiled_or_skip
 
 SIZE = 4 * PIECE_BYTES + 12_345

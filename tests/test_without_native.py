@@ -9,12 +9,12 @@ import pytest
 from making import image_folder
 from running import Place
 from sets import staged, table, wait_for
-from stager.reader import native
+from stager.recipes.image import native
 
 READ = """
 import sys
 import numpy as np
-from stager.reader import native
+from stager.recipes.image import native
 from stager_client.numpy import StagedArrays
 arrays = StagedArrays("pets", 7)
 for _ in range(2):  # checked, and then not

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from running import Place
-from stager.reader.service import Service
 from stager.errors import StagerError, WaitTimeout
+from stager.reader.service import Service
 from versions_kept import CROP_A, CROP_B, KeptSource, key_of, said_by, what_is_wrong
 from warm import command, forked, tracebacks_in, warm_up
 

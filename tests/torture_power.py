@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 from running import Place
-from stager.reader.service import Service
 from stager.errors import NoService, StagerError
+from stager.reader.service import Service
 from versions_kept import CLASSES, KeptSource, what_is_wrong
 from warm import command, forked, wait_until, warm_up
 

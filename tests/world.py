@@ -15,16 +15,16 @@ import numpy as np
 import world_promises as promises
 from stager.cache.cache import Cache
 from stager.config import Amount, Config
-from stager.reader.record import DatasetSpec
-from stager.errors import StagerError
-from stager.sessions.leases import Leases
-from stager.reader.values import SourceSpec
-from stager.owner.owner import Owner
-from stager.recipes import check_recipe
-from stager.reader.sample_list import Records
-from stager.owner.loop import Staging
-from stager.reader.subset import Subset
 from stager.dispatch.memory_shards import MEMORY
+from stager.errors import StagerError
+from stager.owner.loop import Staging
+from stager.owner.owner import Owner
+from stager.reader.record import DatasetSpec
+from stager.reader.sample_list import Records
+from stager.reader.subset import Subset
+from stager.reader.values import SourceSpec
+from stager.recipes import check_recipe
+from stager.sessions.leases import Leases
 from world_events import CAPACITIES, EVENT_NAMES, EVENT_WEIGHTS, SETS, Events
 from world_parts import (
     Fuse,

@@ -9,12 +9,12 @@ from typing import Any, Final
 import world_promises as promises
 from stager.cache.verify import problem_of
 from stager.config import Amount
-from stager.reader.record import datasets_dir
+from stager.dispatch.pool import Answer
 from stager.errors import StagerError
-from stager.reader.index import HEADER_BYTES, is_damaged
 from stager.jobs.job import Request
 from stager.owner.loop import STOP_S
-from stager.dispatch.pool import Answer
+from stager.reader.index import HEADER_BYTES, is_damaged
+from stager.reader.record import datasets_dir
 from world_parts import Killed
 from world_readers import SimulatedReader
 

@@ -14,21 +14,22 @@ import numpy.typing as npt
 
 from stager.cache.budget import check_free
 from stager.cache.cache import Cache
+from stager.cache.dataset import Dataset
+from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
+from stager.catalog.rows import ShardRow
 from stager.config import TASKS_PER_WORKER
-from stager.reader.record import DatasetSpec
+from stager.dispatch.events import Beside, Events
+from stager.dispatch.pool import Answer, WorkerProcess
 from stager.dispatch.sync import Durable, DurableQueue
 from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
-from stager.dispatch.events import Beside, Events
+from stager.interfaces import Row
 from stager.layouts import LAYOUTS
 from stager.reader.manifest import Manifest
-from stager.reader.values import ObjectInfo, Row, ShardHeader, checksum_of, sample_tag
-from stager.cache.dataset import Dataset
-from stager.recipes import open_recipe
+from stager.reader.record import DatasetSpec
 from stager.reader.sample_list import Records
-from stager.catalog.rows import ShardRow
-from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
+from stager.reader.values import ObjectInfo, ShardHeader, checksum_of, sample_tag
+from stager.recipes import open_recipe
 from stager.shards import FORMATS
-from stager.dispatch.pool import Answer, WorkerProcess
 
 OBJECT_BYTES: Final = 1000
 

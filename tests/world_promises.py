@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stager.cache.verify import check_books
-from stager.reader.record import datasets_dir
-from stager.reader.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
 from stager.catalog.rows import ShardRow
-from stager.shards import FORMATS, open_shard
+from stager.reader.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
+from stager.reader.record import datasets_dir
+from stager.reader.shards import SUFFIXES, open_shard
 from world_parts import SimulatedPool, pixels
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def check_rows(
         shard, row = int(shard_of(word)[0]), int(row_of(word)[0])
         if shard in world.flipped:
             continue
-        suffix = FORMATS[FORMAT_NAMES[int(format_of(word)[0])]].suffix
+        suffix = SUFFIXES[FORMAT_NAMES[int(format_of(word)[0])]]
         path = f"{directory}/shards/{shard:08x}{suffix}"
         if (found := inode_of(path)) not in world.shards:  # opening takes long
             opened = open_shard(Path(path))

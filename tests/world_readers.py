@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from stager.reader.record import DatasetRecord, manifest_path
+from stager.owner.meter import Totals
+from stager.owner.readers import Version
 from stager.reader.index import shard_of
 from stager.reader.manifest import Manifest
-from stager.owner.meter import Totals
-from stager.reader.values import Numbers
-from stager.owner.readers import Version
-from stager.sessions.session import Reading
+from stager.reader.record import DatasetRecord, manifest_path
 from stager.reader.subset import Subset
-from stager_client.rows import OpenShards
+from stager.reader.values import Numbers
+from stager.sessions.session import Reading
 from stager_client.reader import Reader
+from stager_client.rows import OpenShards
 from world_parts import pixels
 
 

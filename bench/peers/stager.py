@@ -109,8 +109,8 @@ def copy(task: Task) -> Answer:
 
 def decode(task: Task) -> Answer:
     """The recipe on all cores, from memory and with nothing kept; `is_native`: with what stager has in C."""
-    from stager.reader import native
     from stager.recipes import open_recipe
+    from stager.recipes.image import native
     from stager.recipes.image.resize import resizer_name
 
     if not task["is_native"]:
@@ -136,7 +136,8 @@ def decode(task: Task) -> Answer:
 
 def fetch(task: Task) -> Answer:
     """GETs by stager's own way to S3, every check included, so many under way all the time."""
-    from stager.reader.values import Fetched, SourceSpec
+    from stager.interfaces import Fetched
+    from stager.reader.values import SourceSpec
     from stager.sources.s3.curl import CurlSource
 
     source = CurlSource(SourceSpec("s3://bench/jpeg", endpoint_url=task["endpoint_url"]))

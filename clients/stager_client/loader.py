@@ -10,12 +10,12 @@ from typing import Any, Final, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stager.config import ORDER_NUMBERS_MAX
 from stager.errors import UsageError
-from stager.reader.values import Arrays, Numbers, canonical_json, digest_of, pack_numbers
 from stager.reader.order import check_rank, epoch_order, rank_order
+from stager.reader.settings import ORDER_NUMBERS_MAX
+from stager.reader.values import Arrays, Numbers, canonical_json, digest_of, pack_numbers
 from stager_client.ahead import Ahead, Stopped
-from stager_client.augment import Augment, Chain, Image
+from stager_client.augment.transforms import Augment, Chain, Image
 from stager_client.buffers import BufferPool, Pin
 from stager_client.samples import Reasons, StagedSamples
 from stager_client.session import Way

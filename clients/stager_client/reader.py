@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stager.reader.record import DatasetRecord, index_path, shard_path
 from stager.errors import CacheError, SampleError, ShardCorrupt, ShardError, StagerError
 from stager.reader.index import (
     FORMAT_NAMES,
@@ -21,12 +20,13 @@ from stager.reader.index import (
     row_of,
     shard_of,
 )
-from stager.reader.values import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
+from stager.reader.record import DatasetRecord, index_path, shard_path
 from stager.reader.sample_list import Records
-from stager.shards import FORMATS, open_shard
+from stager.reader.shards import open_shard
 from stager.reader.shards.file import open_files
-from stager_client.rows import Columns, Mapping, OpenShard, OpenShards
+from stager.reader.values import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
 from stager_client.memory import memory_bytes
+from stager_client.rows import Columns, Mapping, OpenShard, OpenShards
 
 Missing = list[int]  # places of samples that are not (or no longer) resident
 Corrupt = list[int]  # places of samples whose bytes are not what was staged
@@ -71,7 +71,6 @@ class Reader:
         self._columns = fixed if len(fixed) == len(sizes) else {}
         self._fits_memory = count * sum(fixed.values()) < memory_bytes() * KEPT_PART
         self._opened = self._table({}), (self._openings, open_files.closings)
-        self._suffixes = [FORMATS[name].suffix for name in FORMAT_NAMES]
 
     def visit(self, numbers: Sequence[int], take: Callable[[int, Arrays], None]) -> tuple[Missing, Corrupt]:
         """Give each resident sample to `take`, with its place in `numbers`; return the others' places.
@@ -204,7 +203,7 @@ class Reader:
     def _shard(self, number: int, shard_format: int) -> ShardReader:
         shard = self._shards.get(number)
         if shard is None:
-            shard = open_shard(shard_path(self.directory, number, self._suffixes[shard_format]))
+            shard = open_shard(shard_path(self.directory, number, FORMAT_NAMES[shard_format]))
             self._shards[number] = shard
             columns = [starts for name in self._columns if (starts := shard.starts(name)) is not None]
             if self._columns and len(columns) == len(self._columns):

@@ -11,9 +11,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stager.config import WANT_SAMPLES_MAX, WANT_WAIT_S, Config, load_config
-from stager.reader.service import Service, find_socket
-from stager.reader.record import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
 from stager.errors import (
     CacheError,
     NoService,
@@ -25,8 +22,11 @@ from stager.errors import (
 )
 from stager.reader.index import is_failed
 from stager.reader.manifest import Manifest
-from stager.reader.values import Arrays, Field, Numbers, canonical_json, digest_of
+from stager.reader.record import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
+from stager.reader.service import Service, find_socket
+from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S, Settings, load_settings
 from stager.reader.subset import Subset, draw
+from stager.reader.values import Arrays, Field, Numbers, canonical_json, digest_of
 from stager_client.reader import Batches, Corrupt, Missing, Reader
 from stager_client.session import Session
 
@@ -58,13 +58,13 @@ class StagedSamples:
         if check not in CHECKS:
             raise UsageError(f"check is {check!r}", hint="use one of " + ", ".join(CHECKS))
         self._checks_always = check == "always"
-        config = load_config()
+        settings = load_settings()
         self.name, self.subset, self.timeout_s = name, subset, timeout_s
-        self._service = Service(find_socket(service, config.socket))
-        self._directory = self._find(datasets_dir(config.cache_dir) / name)
+        self._service = Service(find_socket(service, settings.socket))
+        self._directory = self._find(datasets_dir(settings.cache_dir) / name)
         self._reader: Reader | None = None
         manifest = self._open()
-        self._compare(config)
+        self._compare(settings)
         drawn = draw(manifest, subset)
         is_here = np.ones(len(drawn.places), dtype=np.bool_)
         if skip_failed:
@@ -257,13 +257,17 @@ class StagedSamples:
             self._scan(deadline)
             return Path(self._service.get(f"/datasets/{self.name}", _left_s(deadline))["directory"])
 
-    def _compare(self, config: Config) -> None:
-        """Say if what is staged is not what the config asks for: nothing is staged anew in silence."""
-        asked = config.datasets.get(self.name)
-        changed = say_recipe_change(self._record.spec, asked) if asked else ""
+    def _compare(self, settings: Settings) -> None:
+        """Say if what is staged is not what the config asks for: nothing is staged anew in silence.
+
+        Keys that the config does not name are those of the recipe that is staged: only the service knows
+        what they are by default.
+        """
+        before = self._record.spec.recipe
+        changed = say_recipe_change(before, {**before, **settings.recipes.get(self.name, {})})
         if changed:
             warnings.warn(
-                f"{self.name} is staged with another recipe than {config.path} has ({changed}):"
+                f"{self.name} is staged with another recipe than {settings.path} has ({changed}):"
                 f" you read what is staged; to stage it anew: stager prefetch {self.name}",
                 stacklevel=4,
             )

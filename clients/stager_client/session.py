@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from stager.config import REPORT_EVERY_S, REPORT_READS_MAX
-from stager.reader.service import Service
 from stager.errors import ServiceSilent, StagerError
+from stager.reader.service import Service
+from stager.reader.settings import REPORT_EVERY_S, REPORT_READS_MAX
 from stager.reader.values import Numbers, pack_numbers
 
 REPORT_TIMEOUT_S = 2.0

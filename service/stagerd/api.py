@@ -15,17 +15,18 @@ from starlette.exceptions import HTTPException
 
 from stager import __version__
 from stager.cache.verify import problem_of
-from stager.config import ORDER_NUMBERS_MAX, Config
-from stager.reader.record import DatasetSpec
+from stager.config import Config
 from stager.errors import NoService, SourceForbidden, StagerError, UsageError, nearest
 from stager.jobs.job import Request as JobRequest
 from stager.jobs.job import error_to_json
 from stager.layouts import LAYOUTS
-from stager.reader.values import Numbers, unpack_numbers
 from stager.owner.owner import Owner, Part
+from stager.reader.record import DatasetSpec
+from stager.reader.settings import ORDER_NUMBERS_MAX
+from stager.reader.subset import Subset, draw
+from stager.reader.values import Numbers, unpack_numbers
 from stager.recipes import check_recipe
 from stager.sessions.session import Reading, Session
-from stager.reader.subset import Subset, draw
 from stagerd.bodies import (
     CancelBody,
     HelloBody,

@@ -4,11 +4,11 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stager.config import WANT_SAMPLES_MAX, WANT_WAIT_S
 from stager.owner.meter import MISS_REASONS
 from stager.owner.readers import Version
-from stager.reader.subset import Subset
 from stager.reader.predicate import parse
+from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S
+from stager.reader.subset import Subset
 
 SHARDS_MAX: Final = 65_536  # to verify in one request
 

@@ -17,10 +17,10 @@ from stager import __version__
 from stager.cache.cache import Cache
 from stager.cache.lock import SERVICE
 from stager.config import Config
-from stager.reader.service import Service
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent, StagerError
-from stager.owner.owner import Owner
 from stager.owner.loop import STOPPING
+from stager.owner.owner import Owner
+from stager.reader.service import Service
 from stagerd import notify
 from stagerd.api import make_app
 from stagerd.peer import PeerProtocol

@@ -7,8 +7,8 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stager.config import ORDER_NUMBERS_MAX
 from stager.errors import UsageError
+from stager.reader.settings import ORDER_NUMBERS_MAX
 
 BODY_BYTES_MAX: Final = 4 << 20
 ORDER_BYTES_MAX: Final = BODY_BYTES_MAX + ORDER_NUMBERS_MAX * 4 * 4 // 3  # an order of one's own, in base64

@@ -25,10 +25,22 @@ import numpy.typing as npt
 
 from stager.atomic import atomic_path, fsync_path
 from stager.cache.budget import Budget
+from stager.cache.dataset import Dataset, Failure
+from stager.cache.departures import Departures, words_of
+from stager.cache.heat import Reads
+from stager.cache.index_writer import IndexWriter, retire
 from stager.cache.lock import claim
+from stager.cache.loss_log import Losses, why_lost
+from stager.cache.rebuild import open_catalog, put_aside
+from stager.cache.scan import Scan
+from stager.cache.startup import drop_unwhole, sweep
+from stager.catalog.database import DAMAGE, CatalogBroken
+from stager.catalog.rows import DatasetRow, ListRow, ShardRow
 from stager.clock import SYSTEM, Clock
 from stager.config import Config
-from stager.catalog.database import DAMAGE, CatalogBroken
+from stager.errors import REASONS, CacheError, UsageError, known_error, nearest
+from stager.reader.index import FAILED, is_damaged, is_failed, is_resident, pack_words, shard_of
+from stager.reader.manifest import Manifest
 from stager.reader.record import (
     DatasetRecord,
     DatasetSpec,
@@ -38,33 +50,12 @@ from stager.reader.record import (
     segment_name,
     shard_path,
 )
-from stager.cache.departures import Departures, words_of
-from stager.errors import REASONS, CacheError, UsageError, known_error, nearest
-from stager.reader.index import (
-    FAILED,
-    IndexWriter,
-    is_damaged,
-    is_failed,
-    is_resident,
-    pack_words,
-    retire,
-    shard_of,
-)
-from stager.cache.loss_log import Losses, why_lost
-from stager.reader.manifest import Manifest
-from stager.reader.values import Numbers, canonical_json, digest_of, encode_key
-from stager.cache.dataset import Dataset, Failure
-from stager.cache.heat import Reads
-from stager.cache.rebuild import open_catalog, put_aside
-from stager.recipes import open_recipe
 from stager.reader.sample_list import Records, read_segment
-from stager.catalog.rows import DatasetRow, ListRow, ShardRow
-from stager.cache.scan import Scan
 from stager.reader.sealed import seal_of
-from stager.shards import FORMATS
-from stager.shards.holes import can_punch
 from stager.reader.subset import Subset
-from stager.cache.startup import drop_unwhole, sweep
+from stager.reader.values import Numbers, canonical_json, digest_of, encode_key
+from stager.recipes import open_recipe
+from stager.shards.holes import can_punch
 
 log = logging.getLogger("stager")
 
@@ -300,7 +291,7 @@ class Cache:
             named = max((known.index.highest_shard for known in self.open.values()), default=0)
             self._numbers = iter(self.catalog.reserve_shard_numbers(named))
             number = next(self._numbers)
-        return number, shard_path(dataset.directory, number, FORMATS[shard_format].suffix)
+        return number, shard_path(dataset.directory, number, shard_format)
 
     def kept(self, dataset: Dataset, samples: Numbers) -> Mask:
         """Which of these samples are resident to stay: not only in memory, for one reader."""

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from stager.reader.record import DatasetRecord, DatasetSpec, manifest_path, shard_path
-from stager.reader.index import IndexWriter, is_failed, is_resident
-from stager.cache.loss_log import Losses
-from stager.reader.manifest import Manifest
-from stager.reader.values import Numbers
 from stager.cache.heat import Reads
-from stager.reader.sample_list import Records
+from stager.cache.index_writer import IndexWriter
+from stager.cache.loss_log import Losses
 from stager.catalog.rows import ShardRow
-from stager.shards import FORMATS
+from stager.reader.index import is_failed, is_resident
+from stager.reader.manifest import Manifest
+from stager.reader.record import DatasetRecord, DatasetSpec, manifest_path, shard_path
+from stager.reader.sample_list import Records
+from stager.reader.values import Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +88,4 @@ class Dataset:
         return Manifest.open(manifest_path(self.directory, digest, self.record.lineage), self.records)
 
     def path_of(self, row: ShardRow) -> Path:
-        return shard_path(self.directory, row.number, FORMATS[row.format].suffix)
+        return shard_path(self.directory, row.number, row.format)

@@ -11,16 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from stager.cache.budget import Budget
-from stager.catalog.catalog import Catalog
-from stager.cache.unlinked import Departed
-from stager.errors import CacheError, ShardError
-from stager.reader.index import FAILED, Words, is_resident, pack_words, retire, row_of, shard_of
-from stager.reader.values import Numbers
 from stager.cache.dataset import Dataset
-from stager.catalog.rows import ShardRow
-from stager.shards import open_shard
-from stager.shards.holes import holes_of, punch, size_of
+from stager.cache.index_writer import retire
 from stager.cache.startup import sweep_versions
+from stager.cache.unlinked import Departed
+from stager.catalog.catalog import Catalog
+from stager.catalog.rows import ShardRow
+from stager.errors import CacheError, ShardError
+from stager.reader.index import FAILED, Words, is_resident, pack_words, row_of, shard_of
+from stager.reader.shards import open_shard
+from stager.reader.values import Numbers
+from stager.shards.holes import holes_of, punch, size_of
 
 log = logging.getLogger("stager")
 

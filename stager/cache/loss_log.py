@@ -3,10 +3,10 @@
 import numpy as np
 
 from stager.catalog.catalog import LOSSES_KEPT, Catalog
+from stager.catalog.rows import LossRow
 from stager.clock import Clock
 from stager.reader.record import DatasetSpec, say_recipe_change
 from stager.reader.values import Numbers, grown
-from stager.catalog.rows import LossRow
 
 
 class Losses:
@@ -52,7 +52,7 @@ class Losses:
 
 def why_lost(before: DatasetSpec, after: DatasetSpec) -> tuple[str, str]:
     """Why what was staged of one spec does not count for another: reason, and what has changed."""
-    changed = say_recipe_change(before, after)
+    changed = say_recipe_change(before.recipe, after.recipe)
     return (
         ("recipe_changed", changed) if changed else ("source_changed", "the source has another version of it")
     )

@@ -7,18 +7,19 @@ from pathlib import Path
 import numpy as np
 
 from stager.atomic import fsync_path
-from stager.catalog.catalog import Catalog
-from stager.clock import Clock
-from stager.catalog.database import DAMAGE, CatalogBroken, CatalogOld
-from stager.reader.record import DatasetRecord, datasets_dir, manifest_path
-from stager.errors import StagerError
-from stager.reader.index import highest_shard
-from stager.reader.manifest import Manifest
-from stager.reader.values import canonical_json, sample_tag
-from stager.reader.sample_list import Records
-from stager.catalog.rows import ListRow, ShardRow
-from stager.shards import open_shard, verify_shard
+from stager.cache.index_writer import highest_shard
 from stager.cache.upgrade import upgrade
+from stager.catalog.catalog import Catalog
+from stager.catalog.database import DAMAGE, CatalogBroken, CatalogOld
+from stager.catalog.rows import ListRow, ShardRow
+from stager.clock import Clock
+from stager.errors import StagerError
+from stager.reader.manifest import Manifest
+from stager.reader.record import DatasetRecord, datasets_dir, manifest_path
+from stager.reader.sample_list import Records
+from stager.reader.shards import open_shard
+from stager.reader.values import canonical_json, sample_tag
+from stager.shards import verify_shard
 
 log = logging.getLogger("stager")
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stager.errors import CacheError
+from stager.interfaces import Entry, Layout
 from stager.reader.manifest import MANIFEST_FORMAT, PLACE, Manifest
+from stager.reader.sample_list import NUMBERS_MAX, RECORD, Records
+from stager.reader.sealed import write_sealed
 from stager.reader.values import (
-    Entry,
-    Layout,
     Numbers,
     ObjectInfo,
     canonical_json,
@@ -26,8 +27,6 @@ from stager.reader.values import (
     key_hash,
     sample_tag,
 )
-from stager.reader.sample_list import NUMBERS_MAX, RECORD, Records
-from stager.reader.sealed import write_sealed
 
 CHUNK_ENTRIES: Final = 16_384  # entries held as Python values at once
 PROGRESS_ENTRIES: Final = 1_000

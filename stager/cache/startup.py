@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from stager.cache.index_writer import IndexWriter, retire
 from stager.catalog.catalog import Catalog
 from stager.reader.record import DatasetRecord, datasets_dir, manifest_path, shard_path
-from stager.reader.index import IndexWriter, retire
-from stager.shards import FORMATS
 
 
 class _Open(Protocol):
@@ -23,9 +22,7 @@ def drop_unwhole(cache_dir: Path, catalog: Catalog) -> None:
     names = {row.id: row.name for row in catalog.datasets()}
     lost = []
     for row in catalog.shards():
-        path = shard_path(
-            datasets_dir(cache_dir) / names[row.dataset], row.number, FORMATS[row.format].suffix
-        )
+        path = shard_path(datasets_dir(cache_dir) / names[row.dataset], row.number, row.format)
         if path.is_symlink() or not path.is_file() or path.stat().st_size != row.bytes:
             lost.append(row.number)
     if lost:
@@ -46,7 +43,7 @@ def sweep(cache_dir: Path, catalog: Catalog, datasets: Iterable[_Open]) -> None:
             retire(path)
     names = {row.id: row.name for row in catalog.datasets()}
     kept = {
-        shard_path(datasets_dir(cache_dir) / names[row.dataset], row.number, FORMATS[row.format].suffix)
+        shard_path(datasets_dir(cache_dir) / names[row.dataset], row.number, row.format)
         for row in catalog.shards()
     }
     for path in datasets_dir(cache_dir).glob("*/shards/*"):

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from stager.atomic import fsync_path
-from stager.catalog.catalog import GONE, Catalog
-from stager.reader.record import datasets_dir, manifest_path, segment_name
-from stager.errors import CacheError
-from stager.reader.values import Numbers, canonical_json, digest_of
-from stager.reader.sample_list import Records
-from stager.catalog.rows import ListRow, LossRow, ShardRow
 from stager.cache.scan import SCHEMA, Known, Scan, content_of, write_scan
+from stager.catalog.catalog import GONE, Catalog
+from stager.catalog.rows import ListRow, LossRow, ShardRow
+from stager.errors import CacheError
+from stager.reader.record import datasets_dir, manifest_path, segment_name
+from stager.reader.sample_list import Records
 from stager.reader.sealed import read_sealed, seal_of
+from stager.reader.values import Numbers, canonical_json, digest_of
 
 log = logging.getLogger("stager")
 

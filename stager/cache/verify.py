@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from stager.cache.cache import Cache
-from stager.reader.record import datasets_dir, shard_path
-from stager.errors import ShardError
-from stager.reader.index import is_damaged, is_resident, shard_of
-from stager.reader.values import Numbers
 from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
-from stager.shards import FORMATS, verify_shard
+from stager.errors import ShardError
+from stager.reader.index import is_damaged, is_resident, shard_of
+from stager.reader.record import datasets_dir, shard_path
+from stager.reader.values import Numbers
+from stager.shards import verify_shard
 
 log = logging.getLogger("stager")
 
@@ -54,7 +54,7 @@ def check_books(cache: Cache, under_way: set[Path]) -> list[str]:
         if np.any(is_damaged(words)):
             problems.append(f"{cache.open[row.id].index.path}: damaged words")
         for shard in cache.catalog.shards(row.id):
-            path = shard_path(directory, shard.number, FORMATS[shard.format].suffix)
+            path = shard_path(directory, shard.number, shard.format)
             recorded.add(path)
             if not path.is_file():
                 problems.append(f"{path}: recorded, but not there")

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from stager.clock import SYSTEM, Clock
 from stager.catalog.counts import Counts
 from stager.catalog.database import Database, row_sum
-from stager.reader.values import Numbers
 from stager.catalog.rows import DatasetRow, FailureRow, Holdings, LeaseRow, ListRow, LossRow, ShardRow
+from stager.clock import SYSTEM, Clock
+from stager.reader.values import Numbers
 
 SHARD_NUMBERS_AHEAD: Final = 4096
 JOBS_KEPT: Final = 1000

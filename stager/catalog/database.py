@@ -11,9 +11,9 @@ from typing import Any, Final
 import xxhash
 
 from stager.cache.lock import make_private
+from stager.catalog.schema import SCHEMA, SCHEMA_VERSION
 from stager.clock import SYSTEM, Clock
 from stager.errors import CacheError, NoSpace
-from stager.catalog.schema import SCHEMA, SCHEMA_VERSION
 
 LOG_BYTES: Final = 32 + 1100 * (24 + 4096)  # the 1,000 pages after which SQLite empties it, and some more
 # What the machine refuses, of SQLite's primary result codes. Whatever else it says, the file is damaged.

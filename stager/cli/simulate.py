@@ -11,8 +11,8 @@ from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, prin
 from stager.cli.target import open_target
 from stager.config import load_config
 from stager.errors import UsageError
-from stager.reader.values import Numbers, unpack_numbers
 from stager.eviction.simulation import hits_of_lru, hits_of_never_evict, hits_of_next_use
+from stager.reader.values import Numbers, unpack_numbers
 
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 EPOCHS_KNOWN = 2  # an order is known for this epoch and the next

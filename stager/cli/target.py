@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from stager.cache.lock import SERVICE
 from stager.config import Config
-from stager.reader.service import Service, find_socket
-from stager.reader.record import DatasetSpec
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent
 from stager.jobs.job import Request
+from stager.reader.record import DatasetSpec
+from stager.reader.service import Service, find_socket
 from stager.reader.subset import Subset
 
 HELLO_S = 4.0  # within which a service says that it is there; one that is busy takes a second or two

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from stager.cache.cache import Cache
-from stager.errors import NoSpace
-from stager.eviction.policy import NEVER
-from stager.reader.values import Numbers, digest_of
 from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
+from stager.errors import NoSpace
+from stager.eviction.policy import NEVER
+from stager.reader.shards import SUFFIXES
+from stager.reader.values import Numbers, digest_of
 from stager.sessions.session import Need, Sessions
-from stager.shards import FORMATS
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108
 READ_WITHIN_S: Final = 1.0  # of a reader that has waited for it
@@ -83,7 +83,7 @@ class Transients:
             raise NoSpace(
                 f"{self._directory} belongs to somebody else", hint="remove it"
             )  # anyone may make one
-        return self._directory / f"{number:08x}{FORMATS[shard_format].suffix}"
+        return self._directory / f"{number:08x}{SUFFIXES[shard_format]}"
 
     def publish(self, dataset: Dataset, row: ShardRow) -> None:
         """Show a complete shard to the readers."""

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, Protocol
 
-from stager.reader import native
 from stager.clock import Clock
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
-from stager.reader.record import DatasetSpec
 from stager.dispatch.events import Events
+from stager.reader.record import DatasetSpec
+from stager.recipes.image import native
 
 log = logging.getLogger("stager.dispatch.pool")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from stager.atomic import fsync_path
 from stager.cache.cache import Cache
-from stager.dispatch.events import Events
 from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
+from stager.dispatch.events import Events
 
 
 @dataclass(frozen=True, slots=True)

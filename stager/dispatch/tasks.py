@@ -13,16 +13,16 @@ import numpy as np
 
 from stager import errors
 from stager.cache.cache import Cache
-from stager.config import SHARD_BYTES, STALL_S
-from stager.reader.record import DatasetSpec, manifest_path
-from stager.errors import SourceBusy, StagerError
-from stager.reader.index import is_failed, is_resident
-from stager.jobs.job import Job, Mask
-from stager.reader.values import Numbers, grown
 from stager.cache.dataset import Dataset
 from stager.cache.scan import Scan
+from stager.config import SHARD_BYTES, STALL_S
 from stager.dispatch.memory_shards import Transients
 from stager.dispatch.pool import Pool, WorkerProcess
+from stager.errors import SourceBusy, StagerError
+from stager.jobs.job import Job, Mask
+from stager.reader.index import is_failed, is_resident
+from stager.reader.record import DatasetSpec, manifest_path
+from stager.reader.values import Numbers, grown
 
 log = logging.getLogger("stager")
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stager.cache.cache import Cache
-from stager.eviction.policy import Course, swap, waits_for
-from stager.reader.index import is_resident, shard_of
-from stager.jobs.job import Mask
-from stager.reader.values import Numbers
 from stager.cache.dataset import Dataset
 from stager.cache.heat import Floats, waits_of
+from stager.eviction.policy import Course, swap, waits_for
+from stager.jobs.job import Mask
+from stager.reader.index import is_resident, shard_of
+from stager.reader.values import Numbers
 from stager.sessions.session import Sessions
 from stager.shards.holes import BLOCK_BYTES
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from stager.reader.values import ByNumber, Numbers
 from stager.cache.heat import Floats
+from stager.reader.values import ByNumber, Numbers
 
 NEVER: Final = np.iinfo(np.int64).max
 

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.cache.cache import Cache
-from stager.config import FIRST_SHARD_SAMPLES
-from stager.reader.record import DatasetSpec
-from stager.errors import StagerError
-from stager.reader.index import is_failed
-from stager.reader.values import Numbers
 from stager.cache.dataset import Dataset
+from stager.config import FIRST_SHARD_SAMPLES
+from stager.errors import StagerError
 from stager.jobs.plan import Plan
+from stager.reader.index import is_failed
+from stager.reader.record import DatasetSpec
 from stager.reader.subset import Drawn, Subset
+from stager.reader.values import Numbers
 
 Mask = npt.NDArray[np.bool_]
 ENDED = ("done", "failed", "cancelled")

@@ -9,17 +9,17 @@ from typing import Any, Final
 import numpy as np
 
 from stager.cache.cache import Cache
-from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
-from stager.errors import CacheError, StagerError, UsageError, known_error
-from stager.dispatch.events import Beside
-from stager.jobs.job import Job, Mask, Request
-from stager.reader.manifest import Manifest
-from stager.reader.values import Numbers, grown
 from stager.cache.dataset import Dataset
-from stager.jobs.plan import NOTHING_TO_DO, make_plan
 from stager.cache.scan import Scan
-from stager.reader.subset import Drawn, Subset, draw
+from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
+from stager.dispatch.events import Beside
 from stager.dispatch.tasks import Piece, Tasks
+from stager.errors import CacheError, StagerError, UsageError, known_error
+from stager.jobs.job import Job, Mask, Request
+from stager.jobs.plan import NOTHING_TO_DO, make_plan
+from stager.reader.manifest import Manifest
+from stager.reader.subset import Drawn, Subset, draw
+from stager.reader.values import Numbers, grown
 
 log = logging.getLogger("stager")
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from stager.interfaces import Layout, LeftOut
 from stager.layouts.folder import FolderLayout
-from stager.reader.values import Layout, LeftOut
 
 _KINDS: Final = {"folder": FolderLayout}
 LAYOUTS: Final[dict[str, Layout]] = {name: kind() for name, kind in _KINDS.items()}

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from stager.reader.values import Entry, LeftOut, ObjectInfo
+from stager.interfaces import Entry, LeftOut
+from stager.reader.values import ObjectInfo
 
 IMAGES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 # How people call the folders of splits, in any case, and what the split is called then.

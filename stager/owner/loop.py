@@ -10,27 +10,27 @@ from typing import Any, Final
 import numpy as np
 
 from stager.cache.cache import Cache
+from stager.cache.dataset import Dataset, Failure
+from stager.cache.scan import Scan
 from stager.cache.verify import drop_bad_shards
+from stager.catalog.rows import ShardRow
 from stager.clock import Clock
-from stager.reader.record import DatasetSpec
-from stager.dispatch.sync import Durable, DurableQueue
-from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
 from stager.dispatch.events import Beside, Events
+from stager.dispatch.memory_shards import Transients
+from stager.dispatch.pool import Answer, Pool, WorkerPool
+from stager.dispatch.sync import Durable, DurableQueue
+from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Outcome, Piece, Task, Tasks
+from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
 from stager.eviction.evictor import Evictor
-from stager.reader.index import is_failed, is_resident
 from stager.jobs.job import Job, Mask
 from stager.jobs.queue import Jobs
-from stager.sessions.leases import Leases
-from stager.reader.values import Numbers
-from stager.cache.dataset import Dataset, Failure
-from stager.catalog.rows import ShardRow
-from stager.cache.scan import Scan
-from stager.sessions.session import NEAR_SAMPLES, Sessions
-from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Outcome, Piece, Task, Tasks
-from stager.dispatch.memory_shards import Transients
-from stager.sessions.waiting import Wants
 from stager.owner.explain import reasons_of
-from stager.dispatch.pool import Answer, Pool, WorkerPool
+from stager.reader.index import is_failed, is_resident
+from stager.reader.record import DatasetSpec
+from stager.reader.values import Numbers
+from stager.sessions.leases import Leases
+from stager.sessions.session import NEAR_SAMPLES, Sessions
+from stager.sessions.waiting import Wants
 
 log = logging.getLogger("stager")
 

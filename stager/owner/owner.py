@@ -8,24 +8,23 @@ from typing import Any
 import numpy as np
 
 from stager import __version__
-from stager.owner import meter
 from stager.cache.cache import Cache
-from stager.cache.verify import check_books
-from stager.reader.record import datasets_dir, shard_path
-from stager.errors import UsageError
-from stager.reader.index import is_resident, shard_of
-from stager.jobs.job import Job, Request
-from stager.reader.manifest import Manifest
-from stager.reader.values import Numbers, decode_key, pack_numbers
 from stager.cache.dataset import Dataset
-from stager.owner.readers import Readers
-from stager.jobs.start_time import ready_json
-from stager.recipes import check_installed
+from stager.cache.verify import check_books
 from stager.catalog.rows import ShardRow
-from stager.shards import FORMATS
-from stager.owner.loop import Staging
-from stager.reader.subset import Subset, draw
+from stager.errors import UsageError
+from stager.jobs.job import Job, Request
+from stager.jobs.start_time import ready_json
+from stager.owner import meter
 from stager.owner.explain import explain
+from stager.owner.loop import Staging
+from stager.owner.readers import Readers
+from stager.reader.index import is_resident, shard_of
+from stager.reader.manifest import Manifest
+from stager.reader.record import datasets_dir, shard_path
+from stager.reader.subset import Subset, draw
+from stager.reader.values import Numbers, decode_key, pack_numbers
+from stager.recipes import check_installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +249,7 @@ class Owner:
                     shard_path(
                         datasets_dir(self.cache.directory) / names[shard.dataset],
                         shard.number,
-                        FORMATS[shard.format].suffix,
+                        shard.format,
                     )
                 ),
             }

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from stager.owner import meter
 from stager.cache.cache import Cache
-from stager.errors import UsageError
-from stager.reader.index import is_resident, shard_of
-from stager.owner.meter import Report, Totals
-from stager.reader.values import Numbers
 from stager.cache.dataset import Dataset
-from stager.sessions.session import Reading, Session
+from stager.errors import UsageError
+from stager.owner import meter
 from stager.owner.loop import Staging
+from stager.owner.meter import Report, Totals
+from stager.reader.index import is_resident, shard_of
+from stager.reader.values import Numbers
+from stager.sessions.session import Reading, Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stager.errors import CacheError
-from stager.reader.values import Numbers, key_hash
 from stager.reader.sample_list import Records
 from stager.reader.sealed import read_sealed
+from stager.reader.values import Numbers, key_hash
 
 MANIFEST_FORMAT: Final = 2
 SCAN_AGAIN: Final = "run: stager prefetch, to scan again"

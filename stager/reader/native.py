@@ -1,28 +1,17 @@
-"""The loops in C, which run without Python's lock. Where it was not compiled, each has a stand-in.
+"""Loops in C, which run without Python's lock: here, those that copy rows into a batch.
 
-STAGER_NATIVE=0 turns all of it off. `recipes/selftest.py` sees that it is right before it is used there.
+Where C was not compiled, each has a stand-in. STAGER_NATIVE=0 turns all of it off.
 """
 
 import ctypes
 import importlib.machinery
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import CDLL, Structure, addressof, c_char, c_int, c_int64, c_void_p
+from ctypes import CDLL, addressof, c_char, c_int, c_int64, c_void_p
 from pathlib import Path
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-
-Pixels = npt.NDArray[np.uint8]  # height, width, 3
-Size = tuple[int, int]  # height, width
-Window = tuple[int, int, int, int]  # top, left, height, width of a resized image, the part that is wanted
-
-
-WITHOUT_JPEG: Final = ("_native",)
-NAMES: Final = ("_native_jpeg", *WITHOUT_JPEG)  # with libjpeg-turbo first
-CPUS: Final = ("plain C", "AVX2", "AVX-512 VNNI")  # as stager_cpu() counts them
 
 
 def is_switched_off() -> bool:
@@ -30,16 +19,24 @@ def is_switched_off() -> bool:
     return os.environ.get("STAGER_NATIVE") == "0"
 
 
-def load(names: Sequence[str] = NAMES) -> CDLL | None:
+def load(folder: Path, names: Sequence[str], declare: Callable[[CDLL], CDLL]) -> CDLL | None:
     """The first of these libraries that is there and fits; None: there is none, or it is switched off."""
     for name in names if not is_switched_off() else ():
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            path = Path(__file__).with_name(name + suffix)
+            path = folder / (name + suffix)
             if path.exists():
-                # Made for another machine, or libjpeg-turbo is gone; or made from sources of another day.
+                # Made for another machine, or what it links is gone; or made from sources of another day.
                 with suppress(OSError, AttributeError):
                     return declare(ctypes.CDLL(str(path)))
     return None
+
+
+def address_of(data: memoryview) -> int:
+    """Where contiguous bytes lie."""
+    try:
+        return addressof(c_char.from_buffer(data))
+    except (TypeError, ValueError):  # read-only, or none at all: NumPy takes these, in five times the time
+        return np.frombuffer(data, np.uint8).ctypes.data
 
 
 def declare(library: CDLL) -> CDLL:
@@ -48,119 +45,7 @@ def declare(library: CDLL) -> CDLL:
     library.stager_read_samples.restype = c_int64
     library.stager_map.argtypes, library.stager_map.restype = (c_int, c_void_p), c_void_p
     library.stager_unmap.argtypes, library.stager_unmap.restype = (c_void_p, c_int64), None
-    library.stager_cpu.argtypes, library.stager_cpu.restype = (), c_int
-    library.stager_try.argtypes, library.stager_try.restype = (c_void_p, c_int64, c_void_p), c_int
-    library.stager_resize.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
-    library.stager_resize.restype = c_int
-    if hasattr(library, "stager_decode_resized"):
-        library.stager_decode_resized.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
-        library.stager_decode_resized.restype = c_int
-        library.stager_look_at_jpeg.argtypes = (c_void_p, c_int64)
-        library.stager_look_at_jpeg.restype = c_int64
-        library.stager_has_huffman.argtypes, library.stager_has_huffman.restype = (), c_int
     return library
 
 
-library = load()
-fault = ""  # what the self-test found; by then it has replaced the library, or set it to None
-
-
-def describe() -> str:
-    """Which way this process goes, as people read it: "jpeg+resize (AVX2)", or "off: not compiled"."""
-    if is_switched_off():
-        return "off (STAGER_NATIVE=0)"
-    if library is None:
-        return f"off: {fault or 'not compiled'}"
-    about = [CPUS[library.stager_cpu()]]
-    if decodes_jpeg() and not library.stager_has_huffman():
-        about.append("libjpeg's own Huffman decoder")
-    if fault:
-        about.append(fault)
-    return f"{'jpeg+resize' if decodes_jpeg() else 'resize only'} ({'; '.join(about)})"
-
-
-def decodes_jpeg() -> bool:
-    """Whether it was compiled with libjpeg-turbo."""
-    return library is not None and hasattr(library, "stager_decode_resized")
-
-
-def resize_rgb(pixels: Pixels, to: Size, window: Window, is_down_first: bool) -> Pixels:
-    """Pillow's bilinear resize of RGB pixels, which are contiguous. Only where it was compiled."""
-    assert library is not None
-    assert pixels.flags.c_contiguous
-    assert pixels.ndim == 3
-    assert pixels.shape[2] == 3
-    out = _room_for(to, window)
-    source, target = address_of(pixels.data), address_of(out.data)
-    if library.stager_resize(source, *pixels.shape[:2], *to, *window, int(is_down_first), target):
-        raise MemoryError("no memory to resize an image")
-    return out
-
-
-def look_at_jpeg(data: memoryview) -> tuple[int, int, bool] | None:
-    """Height and width of a JPEG, and whether it may have to be turned. Only if `decodes_jpeg`.
-
-    None: it is none, or of a kind that is not for us.
-    """
-    assert library is not None
-    found = library.stager_look_at_jpeg(address_of(data), len(data))
-    return (found >> 16 & 0xFFFF, found & 0xFFFF, bool(found >> 32)) if found else None
-
-
-def decode_resized(data: memoryview, size: Size, to: Size, window: Window) -> Pixels | None:
-    """Decode a JPEG of this size and resize it, across first. Only if `decodes_jpeg`.
-
-    None: it is damaged, has another size, or is of a kind that is not for us.
-    """
-    assert library is not None
-    out = _room_for(to, window)
-    source, target = address_of(data), address_of(out.data)
-    result = library.stager_decode_resized(source, len(data), *size, *to, *window, target)
-    if result < 0:
-        raise MemoryError("no memory to decode an image")
-    return out if result == 0 else None
-
-
-def address_of(data: memoryview) -> int:
-    """Where contiguous bytes lie."""
-    try:
-        return addressof(c_char.from_buffer(data))
-    except (
-        TypeError,
-        ValueError,
-    ):  # read-only, or none at all: NumPy takes these, too, in five times the time
-        return np.frombuffer(data, np.uint8).ctypes.data
-
-
-class Trial(Structure):
-    """As trial.c has it: a call of stager_resize or stager_decode_resized."""
-
-    _fields_ = (
-        ("call", c_void_p),
-        ("data", c_void_p),
-        ("numbers", c_int64 * 9),
-        ("out_bytes", c_int64),
-        ("result", c_int64),
-    )
-
-
-def try_in_child(trials: Sequence[Trial]) -> list[bytes | None]:
-    """What each trial made, in a child process; None: it failed, or the child died before it was done."""
-    assert library is not None
-    told = (Trial * len(trials))(*trials)
-    out = np.zeros(sum(trial.out_bytes for trial in trials), np.uint8)
-    if library.stager_try(addressof(told), len(trials), address_of(out.data)):
-        raise MemoryError("no child process could be started")
-    ends = np.cumsum([trial.out_bytes for trial in trials]).tolist()
-    return [
-        out[end - trial.out_bytes : end].tobytes() if trial.result == 0 else None
-        for trial, end in zip(told, ends, strict=True)
-    ]
-
-
-def _room_for(size: Size, window: Window) -> Pixels:
-    """Room for the window of an image of this size, which it must be inside of."""
-    top, left, height, width = window
-    assert 0 <= top < top + height <= size[0]
-    assert 0 <= left < left + width <= size[1]
-    return np.empty((height, width, 3), np.uint8)
+library = load(Path(__file__).parent, ("_native",), declare)

@@ -7,8 +7,8 @@ version changes.
 import numpy as np
 
 from stager.errors import UsageError
-from stager.reader.values import Numbers
 from stager.reader.subset import mix
+from stager.reader.values import Numbers
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Numbers:

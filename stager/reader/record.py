@@ -9,6 +9,7 @@ from typing import Any
 
 from stager.atomic import atomic_path
 from stager.errors import CacheError, StagerError, UsageError
+from stager.reader.shards import SUFFIXES
 from stager.reader.values import Field, SourceSpec, canonical_json, digest_of
 
 RECORD_FORMAT = 2
@@ -118,13 +119,12 @@ def segment_name(lineage: str, first: int, content: str) -> str:
     return f"samples-{lineage[:16]}-{first:010d}-{content[:8]}.arrow"
 
 
-def shard_path(directory: Path, shard: int, suffix: str) -> Path:
+def shard_path(directory: Path, shard: int, shard_format: str) -> Path:
     """Where shard number `shard` is. Numbers are never used twice in a cache."""
-    return directory / "shards" / f"{shard:08x}{suffix}"
+    return directory / "shards" / f"{shard:08x}{SUFFIXES[shard_format]}"
 
 
-def say_recipe_change(before: DatasetSpec, after: DatasetSpec) -> str:
-    """Which keys of the recipe differ, and how; '' if none does."""
-    old, new = before.recipe, after.recipe
+def say_recipe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Which keys of two recipes differ, and how; '' if none does."""
     changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stager.errors import CacheError
-from stager.reader.values import Numbers, ObjectInfo, decode_key
 from stager.reader.sealed import read_sealed
+from stager.reader.values import Numbers, ObjectInfo, decode_key
 
 # Further columns (parts, inputs) come after these; readers skip what they do not know.
 RECORD: Final = pa.schema(

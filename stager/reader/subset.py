@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from stager.errors import UsageError, nearest
 from stager.reader.manifest import Manifest
-from stager.reader.values import Numbers, decode_key, key_hash
 from stager.reader.predicate import select
+from stager.reader.values import Numbers, decode_key, key_hash
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from stager.errors import NotReady, UsageError, nearest
-from stager.reader.values import Recipe
+from stager.interfaces import Recipe
 from stager.recipes.image.recipe import ImageRecipe, check_image
 
 KINDS = ("image",)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from stager.catalog.catalog import Catalog
+from stager.catalog.rows import LeaseRow
 from stager.clock import Clock
 from stager.errors import UsageError
-from stager.catalog.rows import LeaseRow
 
 SILENT_S: Final = 600.0  # of a process that we cannot see
 START_S: Final = 60.0  # after a start, readers that opened while we were away have so long to say so

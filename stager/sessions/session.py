@@ -6,16 +6,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from stager.cache.dataset import Dataset
 from stager.clock import Clock
 from stager.errors import UsageError
 from stager.eviction.policy import NEVER, Course, Uses
-from stager.reader.index import is_failed, is_resident
 from stager.jobs.job import Mask
+from stager.reader.index import is_failed, is_resident
 from stager.reader.manifest import Manifest
-from stager.reader.values import ByNumber, Numbers
-from stager.cache.dataset import Dataset
 from stager.reader.order import epoch_order, rank_order
 from stager.reader.subset import Subset, draw
+from stager.reader.values import ByNumber, Numbers
 
 SILENT_S: Final = 5.0  # a session that does not report for so long has ended
 RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from stager.cache.dataset import Dataset
 from stager.clock import Clock
 from stager.errors import StagerError
 from stager.reader.index import is_failed, is_resident
 from stager.reader.values import Numbers
-from stager.cache.dataset import Dataset
 
 LAST_KEPT: Final = 100_000
 

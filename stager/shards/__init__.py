@@ -3,19 +3,21 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from stager.errors import ShardCorrupt, UsageError
-from stager.reader.values import Row, ShardFormat, ShardHeader, ShardReader, ShardWriter, checksum_of, sample_tag
+from stager.errors import ShardCorrupt
+from stager.interfaces import Row, ShardFormat, ShardWriter
+from stager.reader.shards import SUFFIXES, open_shard
 from stager.reader.shards.arrow import ArrowReader
 from stager.reader.shards.lmdb import LmdbReader
+from stager.reader.values import ShardHeader, ShardReader, checksum_of, sample_tag
 from stager.shards.collected import CollectedRows, write_rows
 
-__all__ = ["FORMATS", "open_shard", "verify_shard"]
+__all__ = ["FORMATS", "verify_shard"]
 
 
 class ArrowFormat:
     """Arrow IPC files: pyarrow, pandas and DuckDB read them too. For fields of fixed size the fastest."""
 
-    suffix = ".arrow"
+    suffix = SUFFIXES["arrow"]
 
     def begin(self, path: Path, header: ShardHeader, rows_max: int, room_bytes: int) -> ShardWriter:
         from stager.shards.arrow import ArrowRows, fill_arrow  # a reader needs no pyarrow
@@ -36,7 +38,7 @@ class ArrowFormat:
 class LmdbFormat:
     """LMDB environment files: any LMDB reads them too. A row is one value."""
 
-    suffix = ".lmdb"
+    suffix = SUFFIXES["lmdb"]
 
     def begin(self, path: Path, header: ShardHeader, rows_max: int, room_bytes: int) -> ShardWriter:
         from stager.shards.lmdb import fill_lmdb  # a reader needs no lmdb
@@ -53,14 +55,6 @@ class LmdbFormat:
 
 
 FORMATS: dict[str, ShardFormat] = {"arrow": ArrowFormat(), "lmdb": LmdbFormat()}
-
-
-def open_shard(path: Path) -> ShardReader:
-    """Open a shard by its suffix. Raise ShardGone or ShardCorrupt if it cannot be read."""
-    for shard_format in FORMATS.values():
-        if path.suffix == shard_format.suffix:
-            return shard_format.open(path)
-    raise UsageError(f"{path}: no shard format has the suffix {path.suffix!r}")
 
 
 def verify_shard(path: Path, dead_rows: Collection[int] = ()) -> list[int]:

@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stager.reader.values import Field, Row, ShardHeader, canonical_json
+from stager.interfaces import Row
 from stager.reader.shards.arrow import find_footer
-from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
 from stager.reader.shards.envelope import Envelope
 from stager.reader.shards.file import ShardFile
-from stager.shards.pieces import PieceWriter, write_at
 from stager.reader.shards.stored import bytes_of, stored_arrays
 from stager.reader.shards.trailer import Place, pack_trailer
+from stager.reader.values import Field, ShardHeader, canonical_json
+from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
+from stager.shards.pieces import PieceWriter, write_at
 
 METADATA_KEY = b"stager"
 ALIGNMENT_BYTES = 64

@@ -6,7 +6,8 @@ from itertools import count
 from pathlib import Path
 from typing import Self
 
-from stager.reader.values import Row, ShardHeader
+from stager.interfaces import Row
+from stager.reader.values import ShardHeader
 from stager.shards.allocate import take_room
 
 Fill = Callable[[Path, ShardHeader, Sequence[Row]], None]

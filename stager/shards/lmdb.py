@@ -11,13 +11,14 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
-from stager.reader.values import Field, Row, ShardHeader, canonical_json
-from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
+from stager.interfaces import Row
 from stager.reader.shards.envelope import Envelope
-from stager.shards.lmdb_pages import find_values
 from stager.reader.shards.lmdb import RowField
 from stager.reader.shards.stored import bytes_of, stored_arrays
 from stager.reader.shards.trailer import pack_trailer
+from stager.reader.values import Field, ShardHeader, canonical_json
+from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
+from stager.shards.lmdb_pages import find_values
 
 METADATA_KEY = b"stager"
 ROWS_KEY = b"rows"

@@ -4,7 +4,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from stager.errors import StagerError, UsageError
-from stager.reader.values import Source, SourceSpec
+from stager.interfaces import Source
+from stager.reader.values import SourceSpec
 from stager.sources.directory import DirectorySource
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
-from stager.reader.values import ObjectInfo, Scanning, decode_key, encode_key
+from stager.interfaces import Scanning
+from stager.reader.values import ObjectInfo, decode_key, encode_key
 from stager.sources.keys import shown
 
 LINKS_MOST: Final = 3  # to folders, one in the other: links across would have a walk without an end

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Final
 
 from stager.errors import SourceBusy
-from stager.reader.values import Fetched, ObjectInfo, Scanning, Source
+from stager.interfaces import Fetched, Scanning, Source
+from stager.reader.values import ObjectInfo
 
 START: Final = 64
 MOST: Final = 128

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceError, SourceSilent, StagerError
-from stager.reader.values import Fetched, ObjectInfo, Scanning, Source, encode_key
+from stager.interfaces import Fetched, Scanning, Source
+from stager.reader.values import ObjectInfo, encode_key
 
 WAITS_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
 SILENT_TRIES: Final = 3  # of an object: each takes as long as a try may take

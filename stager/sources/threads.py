@@ -8,7 +8,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from stager.errors import SourceBusy, SourceSilent
-from stager.reader.values import BlockingSource, Fetched, ObjectInfo, Scanning
+from stager.interfaces import BlockingSource, Fetched, Scanning
+from stager.reader.values import ObjectInfo
 from stager.sources.keys import shown
 
 THREADS: Final = 128

@@ -20,17 +20,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from stager.reader import native
 from stager.cache.budget import check_free
-from stager.reader.record import DatasetSpec
+from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.errors import known_error
+from stager.interfaces import LeftOut, Recipe, Scanning, Source
 from stager.layouts import open_layout
 from stager.reader.manifest import Manifest
-from stager.reader.values import LeftOut, ObjectInfo, Recipe, Scanning, Source, canonical_json
-from stager.recipes import check_ready, open_recipe
-from stager.recipes.image.resize import resizer_name
+from stager.reader.record import DatasetSpec
 from stager.reader.sample_list import Records
-from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
+from stager.reader.values import ObjectInfo, canonical_json
+from stager.recipes import check_ready, open_recipe
+from stager.recipes.image import native
+from stager.recipes.image.resize import resizer_name
 from stager.shards import FORMATS
 from stager.sources import open_source
 from stager.worker.build import Pools, Turn, build_shard

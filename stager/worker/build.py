@@ -16,18 +16,9 @@ import numpy as np
 
 from stager.config import FETCH_BYTES_IN_FLIGHT, FETCHES_IN_FLIGHT, OBJECT_BYTES_MAX
 from stager.errors import SampleError, SourceBusy, SourceError
-from stager.reader.values import (
-    Fetched,
-    ObjectInfo,
-    Recipe,
-    Row,
-    ShardFormat,
-    ShardHeader,
-    ShardWriter,
-    Source,
-    checksum_of,
-)
+from stager.interfaces import Fetched, Recipe, Row, ShardFormat, ShardWriter, Source
 from stager.reader.sample_list import Records
+from stager.reader.values import ObjectInfo, ShardHeader, checksum_of
 
 TELL_EVERY_S: Final = 1.0
 # Sources end each read. If one does not, we fall silent, and are given up.

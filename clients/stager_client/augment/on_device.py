@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from stager_client.augment import (
+from stager_client.augment.transforms import (
     GREY,
     ORDERS,
     Augment,

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import StagerError, UsageError
-from stager.reader.values import digest_of
 from stager.reader.subset import Hashes, mix
+from stager.reader.values import digest_of
 
 Image = npt.NDArray[np.uint8]
 Shape = tuple[int | None, ...]  # height, width, channels; None where samples differ

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import ShardCorrupt
-from stager.reader.values import Row, ShardHeader, canonical_json, decode_key, digest_of, encode_key
+from stager.interfaces import Row
 from stager.reader.shards.trailer import FORMAT_VERSION
+from stager.reader.values import ShardHeader, canonical_json, decode_key, digest_of, encode_key
 
 COLUMN_NAMES = ("key", "version", "checksum")
 ENVELOPE_PARTS = 5  # offsets and bytes of the keys, the same of the versions, checksums

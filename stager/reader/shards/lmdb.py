@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stager.reader.values import Field, Starts
 from stager.reader.shards.file import ShardFile
 from stager.reader.shards.opened import OpenShard
 from stager.reader.shards.stored import StoredArray, stored_dtype
+from stager.reader.values import Field, Starts
 
 
 class LmdbReader(OpenShard):

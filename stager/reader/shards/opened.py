@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from stager.errors import ShardCorrupt
-from stager.reader.values import Arrays, Starts
 from stager.reader.shards.envelope import ENVELOPE_PARTS, Envelope
 from stager.reader.shards.file import ShardFile
 from stager.reader.shards.stored import StoredArray
 from stager.reader.shards.trailer import Place, read_trailer
+from stager.reader.values import Arrays, Starts
 
 # What Python raises at a number, a text or a list where something else is expected.
 _NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from stager.reader.values import Field, Row
+from stager.interfaces import Row
 from stager.reader.shards.file import ShardFile
+from stager.reader.values import Field
 
 
 def stored_dtype(field: Field) -> np.dtype[Any]:

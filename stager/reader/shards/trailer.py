@@ -14,8 +14,8 @@ from typing import Any
 import xxhash
 
 from stager.errors import ShardCorrupt
-from stager.reader.values import canonical_json
 from stager.reader.shards.file import ShardFile
+from stager.reader.values import canonical_json
 
 FORMAT_VERSION = 1
 MAGIC = b"STGRSHRD"

@@ -17,8 +17,8 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
-from stager.reader import native
 from stager.errors import SampleError
+from stager.recipes.image import native
 from stager.recipes.image.resize import Pixels, Target, goes_down_first
 from stager.recipes.image.selftest import check_native
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from stager.reader import native
+from stager.recipes.image import native
 from stager.recipes.image.selftest import check_native
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from stager.reader import native
+from stager.recipes.image import native
 from stager.recipes.image.tiny_jpegs import HEIGHT, WIDTH, tiny_jpegs
 
 log = logging.getLogger("stager.reader.native")

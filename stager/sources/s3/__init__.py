@@ -1,1 +1,1 @@
-"""TODO"""
+"""Buckets: listed by boto3's credentials, read by libcurl, every byte checked."""

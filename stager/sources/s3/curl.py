@@ -15,10 +15,11 @@ from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
 
 from stager.errors import SourceBusy
-from stager.reader.values import Fetched, ObjectInfo, Scanning, SourceSpec, encode_key
+from stager.interfaces import Fetched, Scanning
+from stager.reader.values import ObjectInfo, SourceSpec, encode_key
 from stager.sources.s3.curl_loop import CurlLoop, Get, Options
-from stager.sources.s3.source import LIMITS, BotoSource, Limits
 from stager.sources.s3.errors import our_error, our_errors
+from stager.sources.s3.source import LIMITS, BotoSource, Limits
 from stager.sources.threads import ThreadedSource
 
 # libcurl takes such parts out of a path, and does not sign one that keeps them.

@@ -20,7 +20,8 @@ from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
 
 from stager.errors import SourceError, UsageError
-from stager.reader.values import ObjectInfo, Scanning, SourceSpec
+from stager.interfaces import Scanning
+from stager.reader.values import ObjectInfo, SourceSpec
 from stager.sources.keys import shown
 from stager.sources.s3.check import ObjectCheck
 from stager.sources.s3.errors import our_errors

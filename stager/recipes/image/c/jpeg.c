@@ -10,7 +10,7 @@
 #include <jpeglib.h>
 
 #include "huffman.h"
-#include "native.h"
+#include "resize.h"
 
 #define BAND 16   /* rows that are decoded together */
 #define EXIF_AT 10 /* of an EXIF segment: behind its marker, its size and "Exif\0\0" */

@@ -1,12 +1,12 @@
 /* Resizing, which Python's libraries do too slowly. It works on memory that the caller owns, knows nothing of
-   Python, and is called without its lock. stager/reader/native.py has what it promises. */
+   Python, and is called without its lock. native.py has what it promises. */
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "native.h"
+#include "resize.h"
 
 #ifdef STAGER_AVX2
 #include <immintrin.h>

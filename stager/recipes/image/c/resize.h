@@ -1,7 +1,7 @@
-/* What native.c, vnni.c and jpeg.c share: the two passes of a resize. */
+/* What resize.c, vnni.c and jpeg.c share: the two passes of a resize. */
 
-#ifndef STAGER_NATIVE_H
-#define STAGER_NATIVE_H
+#ifndef STAGER_RESIZE_H
+#define STAGER_RESIZE_H
 
 #include <stdint.h>
 

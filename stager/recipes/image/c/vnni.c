@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "native.h"
+#include "resize.h"
 
 #ifdef STAGER_VNNI
 #include <immintrin.h>

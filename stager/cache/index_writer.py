@@ -1,0 +1,162 @@
+"""The index as the service writes it: extended in place, cleared, retired. Its words: reader/index.py."""
+
+import errno
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from stager.errors import CacheError, NoSpace
+from stager.reader.index import (
+    COUNT_AT,
+    EVICTIONS_AT,
+    FLAGS_AT,
+    HEADER_BYTES,
+    IDENTITY,
+    MAGIC,
+    RETIRED,
+    SHARDS_AT,
+    SHARDS_MAX,
+    Words,
+    identity_of,
+    is_resident,
+    map_file,
+    shard_of,
+)
+from stager.reader.values import Numbers
+
+
+class IndexWriter:
+    """The index as the service writes it.
+
+    Each word is published by one aligned 8-byte store, which x86-64 and arm64 never tear. numpy makes just
+    that of `words[numbers] = ...` with an array of numbers: one typed store an element. (Not of a slice:
+    that is a memcpy, which promises nothing about words.) No barrier is needed either: what a word points
+    to is a file, made and opened by system calls.
+    """
+
+    def __init__(self, path: Path, count: int, lineage: str, recipe: str) -> None:
+        """Open an index that is there, whatever its header says: what is damaged is mended in place."""
+        self.path = path
+        self._identity = identity_of(lineage, recipe)
+        self._map(count)
+        self._mapped[: IDENTITY.size] = self._identity
+
+    @classmethod
+    def open(cls, path: Path, count: int, lineage: str, recipe: str, scratch_dir: Path) -> Self:
+        """Open the index of these samples and recipe; if there is none, put an empty one there."""
+        if not path.exists():
+            _create(path, identity_of(lineage, recipe), count, scratch_dir)
+        return cls(path, count, lineage, recipe)
+
+    def _map(self, count: int) -> None:
+        """Map the file with room for so many words; then say in its header how many there are."""
+        _allocate(self.path, count)
+        self._mapped = map_file(self.path, mmap.PROT_READ | mmap.PROT_WRITE)
+        self.words: Words = np.frombuffer(self._mapped, "<u8", count, HEADER_BYTES)
+        self._header: Words = np.frombuffer(self._mapped, "<u8", HEADER_BYTES // 8)
+        self._header[[FLAGS_AT // 8, COUNT_AT // 8]] = 0, count
+
+    @property
+    def evictions(self) -> int:
+        return int(self._header[EVICTIONS_AT // 8])
+
+    @property
+    def highest_shard(self) -> int:
+        """The highest number of a shard that it ever named."""
+        return min(int(self._header[SHARDS_AT // 8]), SHARDS_MAX // 2)
+
+    def extend(self, count: int) -> None:
+        """Have room for more samples. Readers that have it mapped go on with those they know."""
+        if count > len(self.words):
+            self._map(count)
+
+    def publish(self, numbers: Numbers, words: Words) -> None:
+        """Point samples at their rows, or at FAILED. The shard must be complete under its final name."""
+        self.words[numbers] = words
+        highest = int(shard_of(words[is_resident(words)]).max(initial=0))
+        if highest > int(self._header[SHARDS_AT // 8]):
+            self._header[SHARDS_AT // 8] = highest
+
+    def clear(self, numbers: Numbers) -> None:
+        """Take samples away; only then may their rows or their shard go."""
+        self.words[numbers] = np.uint64(0)
+
+    def tell_gone(self) -> None:
+        """Shards have gone: readers look which, and let go of them, so that their space comes back."""
+        self._header[EVICTIONS_AT // 8] += np.uint64(1)
+
+    def replace_all(self, words: Words) -> None:
+        """Make the words these, storing only what differs: readers that have it mapped go on."""
+        changed = np.flatnonzero(self.words != words)
+        took_away = bool(np.any(self.words[changed]))
+        self.publish(changed, words[changed])
+        if took_away:
+            self.tell_gone()
+
+    def close(self) -> None:
+        """Unmap the file, once nobody holds `words` any more."""
+        vars(self).clear()
+
+
+def retire(path: Path) -> None:
+    """Take an index away for good, of whatever version: no reader that has it mapped finds a word in it."""
+    try:
+        with path.open("r+b") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            head = HEADER_BYTES if file.read(8) == MAGIC else 64  # of version 1
+            if size_bytes > head:
+                with mmap.mmap(file.fileno(), 0) as mapped:
+                    if head == HEADER_BYTES:
+                        struct.pack_into("<Q", mapped, FLAGS_AT, RETIRED)
+                    mapped[head:] = bytes(size_bytes - head)
+    except OSError as error:
+        raise CacheError(
+            f"{path}: not cleared: {error.strerror}", hint="check the disk of the cache"
+        ) from None
+    path.unlink(missing_ok=True)
+
+
+def highest_shard(path: Path) -> int:
+    """The highest shard number that an index of this version ever named; 0 if that cannot be told."""
+    try:
+        mapped = map_file(path, mmap.PROT_READ)
+    except CacheError:
+        return 0
+    if len(mapped) < HEADER_BYTES or mapped[:8] != MAGIC:
+        return 0
+    words: Words = np.frombuffer(mapped, "<u8", (len(mapped) - HEADER_BYTES) // 8, HEADER_BYTES)
+    named = int(shard_of(words[is_resident(words)]).max(initial=0))
+    told = int(np.frombuffer(mapped, "<u8", 1, SHARDS_AT)[0])
+    return max(named, told if told < SHARDS_MAX else 0)
+
+
+def _create(path: Path, identity: bytes, count: int, scratch_dir: Path) -> None:
+    """Put an empty index there, at once and whole."""
+    scratch = scratch_dir / f"{path.name}.{os.getpid()}"
+    try:
+        scratch.write_bytes(identity.ljust(HEADER_BYTES, b"\0"))
+        _allocate(scratch, count)
+        scratch.replace(path)
+    except OSError as error:
+        raise _refused(path, error) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _allocate(path: Path, count: int) -> None:
+    """Have the blocks for so many words: a store into a mapped hole of a full disk is a SIGBUS."""
+    try:
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, HEADER_BYTES + 8 * count)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> CacheError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "free some disk, or stager evict DATASET" if full else "check the disk of the cache"
+    return (NoSpace if full else CacheError)(f"{path}: no index made: {error.strerror}", hint)
