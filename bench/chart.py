@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from bench.harness import Row
+from bench.harness import Prepared
 
 WIDTH, NAME_WIDTH, VALUE_WIDTH = 760, 230, 70
 BAR, GAP, PANEL_GAP, HEAD = 16, 6, 26, 24
@@ -28,7 +28,7 @@ text { font: 12px -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill:
 """
 
 
-def chart(rows: Sequence[Row]) -> str:
+def chart(rows: Sequence[Prepared]) -> str:
     """All panels, one below the other. Bars are medians, the lines over them the spread of the rounds."""
     parts: list[str] = []
     y = 8
@@ -46,7 +46,7 @@ def chart(rows: Sequence[Row]) -> str:
     )
 
 
-def _panel(title: str, rows: Sequence[Row], y: int) -> tuple[list[str], int]:
+def _panel(title: str, rows: Sequence[Prepared], y: int) -> tuple[list[str], int]:
     most = max(max(row.figures["rate"]) for row in rows)
     parts = [f'<text class="title" x="0" y="{y + 13}">{escape(title)}</text>']
     y += HEAD
@@ -56,7 +56,7 @@ def _panel(title: str, rows: Sequence[Row], y: int) -> tuple[list[str], int]:
     return parts, y + PANEL_GAP - GAP
 
 
-def _bar(row: Row, y: int, scale: float) -> list[str]:
+def _bar(row: Prepared, y: int, scale: float) -> list[str]:
     rate = row.figure() or 0.0
     kind = row.peer if row.peer in ("stager", "limit") else "peer"
     low, high = (NAME_WIDTH + scale * extreme(row.figures["rate"]) for extreme in (min, max))

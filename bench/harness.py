@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Row:
+class Prepared:
     """What came of one entry: a list of figures, one a round."""
 
     scenario: str
@@ -89,7 +89,7 @@ class Bench:
     scale: Scale
     environments: dict[str, Environment]  # the peers that are there
     left_out: dict[str, str]  # the others, and why
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Prepared] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     shards: dict[tuple[str, str, int], tuple[Path, float]] = field(default_factory=dict)
     other_load: list[float] = field(default_factory=list)
@@ -123,9 +123,9 @@ class Bench:
         env = task.pop("env", {})
         return self.run("stager", sys.executable, {"verb": verb, **task}, **env)
 
-    def alternate(self, scenario: str, entries: Sequence[Entry], rounds: int | None = None) -> list[Row]:
+    def alternate(self, scenario: str, entries: Sequence[Entry], rounds: int | None = None) -> list[Prepared]:
         """Run all entries in turn, round by round, so that a slow minute of the machine hits all alike."""
-        rows = [Row(scenario, entry.who, entry.peer, entry.setting) for entry in entries]
+        rows = [Prepared(scenario, entry.who, entry.peer, entry.setting) for entry in entries]
         for number in range(rounds or self.scale.rounds):
             self.round = number
             goes_on = _best_settings(rows) if number else set(range(len(rows)))
@@ -152,7 +152,7 @@ class Bench:
         is_peer = entry.peer not in ("stager", "limit")
         return is_peer and may_be_cut and time.monotonic() > self.peers_until
 
-    def check(self, rows: Sequence[Row], expected: Mapping[str, Any], tolerance: float = 0.0) -> None:
+    def check(self, rows: Sequence[Prepared], expected: Mapping[str, Any], tolerance: float = 0.0) -> None:
         """Mark those that did not deliver the same samples."""
         for row in rows:
             if row.problem or "samples" not in row.told:
@@ -236,7 +236,7 @@ def fresh_work() -> None:
         (BENCH / "work" / name).mkdir(parents=True)
 
 
-def _best_settings(rows: Sequence[Row]) -> set[int]:
+def _best_settings(rows: Sequence[Prepared]) -> set[int]:
     """The places of the best setting of each entry."""
     best: dict[str, int] = {}
     for at, row in enumerate(rows):
@@ -246,7 +246,7 @@ def _best_settings(rows: Sequence[Row]) -> set[int]:
     return set(best.values())
 
 
-def _shown(row: Row) -> str:
+def _shown(row: Prepared) -> str:
     name = f"{row.who} [{row.setting}]" if row.setting else row.who
     if row.problem:
         return f"{name}: {row.problem}"

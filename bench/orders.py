@@ -118,7 +118,7 @@ The disk may hold {options.part:.0%} of the samples ({row_bytes(options.side):,}
 batches of {options.batch}, {options.pause:g} s apart; a service stages for them. `room`: for how many samples
 disk and memory together have room. LRU, never evict and the optimum (Belady's, which knows all epochs; stager
 is told of the running one and the next) have a cache for so many, on the trace that was really read. A hit is
-a read that took no read of the source. Target: at most {POINTS_OFF_MAX:g} points off the optimum.
+a read that took no read of the source. Resized: at most {POINTS_OFF_MAX:g} points off the optimum.
 
 | {" | ".join(columns)} | target |
 {"| --- " * (len(columns) + 1)}|

@@ -99,8 +99,7 @@ def fetch(data: Data) -> Steps:
 
 
 def prepare_and_write(data: Data) -> Steps:
-    from stager.interfaces import Row
-    from stager.reader.values import ShardHeader, checksum_of
+    from stager.reader.values import Prepared, ShardHeader, checksum_of
     from stager.recipes import open_recipe
     from stager.recipes.image.decode import decode_image
     from stager.shards import FORMATS
@@ -115,7 +114,7 @@ def prepare_and_write(data: Data) -> Steps:
     for at, raw in enumerate(raws):
         block[at] = recipe.prepare(raw)["image"]
     check = cost(lambda at: checksum_of(1, recipe.digest, recipe.fields, {"image": block[at]}), numbers)
-    rows = [Row(item.key, item.etag, {"image": block[at]}, 0) for at, item in enumerate(data.items)]
+    rows = [Prepared(item.key, item.etag, {"image": block[at]}, 0) for at, item in enumerate(data.items)]
     header = ShardHeader("bench", "0" * 32, recipe.digest, recipe.fields)
     with tempfile.TemporaryDirectory(dir=BENCH / "work") as folder:
         paths = [Path(folder) / f"{number}.arrow" for number in range(3)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.environments import PEERS, ROOT
-from bench.harness import Bench, Row
+from bench.harness import Bench, Prepared
 from bench.targets import Verdict
 
 PACKAGES: Final = (
@@ -169,7 +169,7 @@ def target_table(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def scenario_table(name: str, rows: Sequence[Row]) -> str:
+def scenario_table(name: str, rows: Sequence[Prepared]) -> str:
     columns = [(key, head) for key, head in COLUMNS[name] if any(key in row.figures for row in rows)]
     heads = ["", *(head for _, head in columns), "setting, check"]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " --- |" * (len(heads) - 1)]
@@ -190,7 +190,7 @@ def shown(values: Sequence[float] | None) -> str:
     if not values:
         return ""
     ordered = sorted(values)
-    middle = Row("", "", "", figures={"rate": ordered}).figure() or 0.0
+    middle = Prepared("", "", "", figures={"rate": ordered}).figure() or 0.0
 
     def text(value: float) -> str:
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

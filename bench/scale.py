@@ -40,7 +40,7 @@ from stager.errors import NoService
 from stager.reader.manifest import Manifest
 from stager.reader.order import epoch_order
 from stager.reader.record import DatasetRecord, manifest_path
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.service import Service
 from stager.reader.subset import Subset, draw
 
@@ -215,7 +215,7 @@ def drawn(directory: Path) -> Figures:
     path = manifest_path(directory, record.manifest, record.lineage)
 
     def open_manifest() -> Manifest:
-        return Manifest.open(path, Records.open(directory, record.lineage, record.segments))
+        return Manifest.open(path, SampleList.open(directory, record.lineage, record.segments))
 
     manifest = open_manifest()
     files = [path, *(directory / name for name in record.segments)]

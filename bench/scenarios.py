@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bench.data import BUCKET, NO_SUM, PREFIX, Data
 from bench.environments import Environment
-from bench.harness import PIXEL_TOLERANCE, Answer, Bench, Entry, Row
+from bench.harness import PIXEL_TOLERANCE, Answer, Bench, Entry, Prepared
 from bench.peers.common import cpu_s
 from bench.servers import BYTES_PER_S, DELAY_MS, SlowS3, running_service, slow_s3
 
@@ -121,9 +121,9 @@ def cold(bench: Bench) -> None:
     bench.rows += [_lower_limit(rows, SOURCE, BARE_LOOP), _lower_limit(rows, SOURCE, LIBRARIES)]
 
 
-def _lower_limit(rows: list[Row], *names: str) -> Row:
+def _lower_limit(rows: list[Prepared], *names: str) -> Prepared:
     """Epoch 0 cannot beat the slower of source and decoding."""
-    limit = Row("cold", f"min({', '.join(names)})", "limit")
+    limit = Prepared("cold", f"min({', '.join(names)})", "limit")
     rates = [row.figures.get("rate", []) for row in rows if row.who in names]
     limit.figures["rate"] = [min(pair) for pair in zip(*rates, strict=False)]
     return limit

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.harness import Row
+from bench.harness import Prepared
 
 FILE: Final = Path(__file__).with_name("targets.toml")
 OURS: Final = ("stager", "limit")
@@ -29,13 +29,13 @@ class Verdict:
         return "not measured" if self.value is None else "met" if self.met else "MISSED"
 
 
-def verdicts(rows: Sequence[Row], scenarios: Sequence[str]) -> list[Verdict]:
+def verdicts(rows: Sequence[Prepared], scenarios: Sequence[str]) -> list[Verdict]:
     """Every target of the scenarios that were run."""
     targets = tomllib.loads(FILE.read_text())["target"]
     return [judge(target, rows) for target in targets if target["scenario"] in scenarios]
 
 
-def judge(target: dict[str, Any], rows: Sequence[Row]) -> Verdict:
+def judge(target: dict[str, Any], rows: Sequence[Prepared]) -> Verdict:
     limit, is_least = (target["at_least"], True) if "at_least" in target else (target["at_most"], False)
     wanted = f"{'at least' if is_least else 'at most'} {limit:g}"
     figure = target.get("figure", "rate")
@@ -57,7 +57,7 @@ def judge(target: dict[str, Any], rows: Sequence[Row]) -> Verdict:
 
 
 def _best(
-    target: dict[str, Any], rows: Sequence[Row], figure: str, is_least: bool
+    target: dict[str, Any], rows: Sequence[Prepared], figure: str, is_least: bool
 ) -> tuple[str, list[float]] | None:
     """The strongest of those we are compared with, and its figures."""
     others = [

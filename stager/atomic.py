@@ -4,6 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+PRIVATE: Final = 0o600  # who may open a file to read can hold a lock on it, and so stop us
 
 
 def fsync_path(path: Path) -> None:

@@ -13,7 +13,7 @@ from stager.reader.settings import cache_dir_in, check_known, read_config, socke
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe, open_recipe
 
-FORMATS: Final = ("auto", "arrow", "lmdb")
+SHARD_FORMATS: Final = ("auto", "arrow", "lmdb")
 
 SHARD_BYTES: Final = 64 << 20  # a shard holds about this much
 FIRST_SHARD_SAMPLES: Final = 64  # the first shards of a job are small: a reader soon has its first batch
@@ -120,9 +120,9 @@ def parse_config(values: Mapping[str, Any], where: Path | None) -> Config:
     service = table_in(path, "service", values.get("service", {}), _SERVICE)
     datasets = table_in(path, "datasets", values.get("datasets", {}), None)
     shard_format = text_in(path, "cache.format", cache.get("format", "auto"))
-    if shard_format not in FORMATS:
+    if shard_format not in SHARD_FORMATS:
         raise ConfigError(
-            f"{path}: cache.format is {shard_format!r}", hint="use one of " + ", ".join(FORMATS)
+            f"{path}: cache.format is {shard_format!r}", hint="use one of " + ", ".join(SHARD_FORMATS)
         )
     return Config(
         path=where,

@@ -27,8 +27,6 @@ import errno
 from collections.abc import Collection
 from typing import Final
 
-from stager.text import shown
-
 # Why a sample failed, and whether asking again could help.
 REASONS: Final[dict[str, bool]] = {
     "corrupt": False,  # the decoder refused it
@@ -44,6 +42,13 @@ REASONS: Final[dict[str, bool]] = {
 }
 
 DONE_IN_PART: Final = 3  # the exit code of what was done in part, or stopped by Ctrl-C
+
+
+def shown(text: str) -> str:
+    """The text on one line. What cannot be seen, moves the cursor or turns the line around is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
 
 
 class StagerError(Exception):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-from stager.reader.values import Arrays, Field, ObjectInfo, ShardHeader, ShardReader
+from stager.reader.values import Arrays, Field, ObjectInfo, Prepared, ShardHeader, ShardReader
 
 # What a scan may leave out: one, and several of it.
 _LEFT_OUT: Final = {
@@ -144,20 +144,10 @@ class Recipe(Protocol):
         """Return one array a field, as stored (a jpeg field: its bytes as uint8). Raise SampleError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One sample on its way into a shard."""
-
-    key: str
-    version: str
-    arrays: Arrays
-    checksum: int
-
-
 class ShardWriter(Protocol):
     """A shard that is being written. Left without `finish`, there is no file."""
 
-    def add(self, row: Row) -> int:
+    def add(self, row: Prepared) -> int:
         """Take one more row and return its number. Any thread may; an OSError spoils the whole shard."""
 
     def finish(self) -> None:
@@ -179,7 +169,7 @@ class ShardFormat(Protocol):
         It takes its room now: raise OSError if the disk has none.
         """
 
-    def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+    def write(self, path: Path, header: ShardHeader, rows: Sequence[Prepared]) -> None:
         """Write a whole shard to a new file. Not durable yet: the caller syncs it."""
 
     def open(self, path: Path) -> ShardReader:

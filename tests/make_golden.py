@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from stager.cache.index_writer import IndexWriter
-from stager.interfaces import Row
 from stager.reader.index import FAILED, Words, pack_words
-from stager.reader.values import Field, ShardHeader, checksum_of, sample_tag
+from stager.reader.values import Field, Prepared, ShardHeader, checksum_of, sample_tag
 from stager.shards import FORMATS
 
 SHARD_VERSION, INDEX_VERSION = 1, 2
@@ -30,7 +29,7 @@ def golden_header() -> ShardHeader:
     return ShardHeader("golden", MANIFEST, RECIPE, FIELDS)
 
 
-def golden_rows() -> list[Row]:
+def golden_rows() -> list[Prepared]:
     """Three samples without any randomness; the last is too large for a leaf of LMDB."""
     rows = []
     for at, (key, version) in enumerate(KEYS):
@@ -41,7 +40,7 @@ def golden_rows() -> list[Row]:
             "label": np.array(-at, dtype=np.int64),
         }
         checksum = checksum_of(sample_tag(key, version), RECIPE, FIELDS, arrays)
-        rows.append(Row(key, version, arrays, checksum))
+        rows.append(Prepared(key, version, arrays, checksum))
     return rows
 
 

@@ -11,7 +11,7 @@ from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.interfaces import Layout
 from stager.layouts import LAYOUTS
 from stager.reader.manifest import Manifest
-from stager.reader.sample_list import Records, read_segment
+from stager.reader.sample_list import SampleList, read_segment
 from stager.reader.values import ObjectInfo, encode_key
 
 
@@ -30,7 +30,7 @@ def scanned(
 ) -> Manifest:
     """The manifest of these objects, after what is known, with the records that go with it."""
     write_manifest(path, layout, infos, known)
-    records = Records("0" * 32, (), ()) if known.relist else known.records
+    records = SampleList("0" * 32, (), ()) if known.relist else known.records
     if Scan(path).segment.exists():
         records = records.plus(Scan(path).segment.name, read_segment(Scan(path).segment))
     return Manifest.open(path, records)

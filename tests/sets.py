@@ -20,7 +20,7 @@ from stager.jobs.job import ENDED
 from stager.reader.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, index_path, manifest_path, shard_path
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.service import Service
 from stager.reader.shards import open_shard
 from stager.reader.values import checksum_of
@@ -40,7 +40,7 @@ def manifest_at(place: Place, name: str) -> Manifest:
     """The newest manifest of a data set."""
     directory = place.cache / "datasets" / name
     record = DatasetRecord.read(directory)
-    records = Records.open(directory, record.lineage, record.segments)
+    records = SampleList.open(directory, record.lineage, record.segments)
     return Manifest.open(manifest_path(directory, record.manifest, record.lineage), records)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from stager.interfaces import Row
-from stager.reader.values import Arrays, Field, ShardHeader, ShardReader, checksum_of, sample_tag
+from stager.reader.values import Arrays, Field, Prepared, ShardHeader, ShardReader, checksum_of, sample_tag
 
 MANIFEST, RECIPE = "5a" * 16, "c3" * 16
 IMAGE = Field("image", "uint8", (6, 5, 3))
@@ -43,11 +42,11 @@ def array_for(field: Field, seed: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(draw.bytes(size), field.dtype).reshape(shape)
 
 
-def make_row(fields: Sequence[Field], key: str, version: str, arrays: Arrays) -> Row:
-    return Row(key, version, arrays, checksum_of(sample_tag(key, version), RECIPE, fields, arrays))
+def make_row(fields: Sequence[Field], key: str, version: str, arrays: Arrays) -> Prepared:
+    return Prepared(key, version, arrays, checksum_of(sample_tag(key, version), RECIPE, fields, arrays))
 
 
-def make_rows(fields: Sequence[Field], count: int) -> list[Row]:
+def make_rows(fields: Sequence[Field], count: int) -> list[Prepared]:
     return [
         make_row(fields, f"{at:06}.jpg", f"v{at % 3}", {f.name: array_for(f, at + 1) for f in fields})
         for at in range(count)
@@ -58,7 +57,7 @@ def header_for(fields: Sequence[Field]) -> ShardHeader:
     return ShardHeader("pets", MANIFEST, RECIPE, tuple(fields))
 
 
-def assert_same(reader: ShardReader, header: ShardHeader, rows: Sequence[Row]) -> None:
+def assert_same(reader: ShardReader, header: ShardHeader, rows: Sequence[Prepared]) -> None:
     """The shard holds these rows and says so."""
     assert reader.header == header
     assert len(reader) == len(rows)
@@ -97,7 +96,7 @@ def files_no_larger_than(size_bytes: int) -> Iterator[None]:
 
 
 @st.composite
-def shards(draw: st.DrawFn) -> tuple[ShardHeader, list[Row]]:
+def shards(draw: st.DrawFn) -> tuple[ShardHeader, list[Prepared]]:
     """Any fields, any few rows of them."""
     sides = st.one_of(st.none(), st.integers(0, 4))
     field = st.builds(

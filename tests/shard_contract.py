@@ -31,9 +31,9 @@ from shard_cases import (
     shards,
 )
 from stager.errors import ShardCorrupt, ShardError, ShardGone
-from stager.interfaces import Row, ShardFormat
+from stager.interfaces import ShardFormat
 from stager.reader.shards import open_shard
-from stager.reader.values import Field, ShardHeader
+from stager.reader.values import Field, Prepared, ShardHeader
 from stager.shards import FORMATS, verify_shard
 
 
@@ -46,7 +46,7 @@ class ShardContract:
     def format(self) -> ShardFormat:
         return FORMATS[self.name]
 
-    def write(self, directory: Path, fields: Sequence[Field], rows: Sequence[Row]) -> Path:
+    def write(self, directory: Path, fields: Sequence[Field], rows: Sequence[Prepared]) -> Path:
         path = directory / f"shard{self.format.suffix}"
         self.format.write(path, header_for(fields), rows)
         return path
@@ -77,7 +77,7 @@ class ShardContract:
         suppress_health_check=[HealthCheck.differing_executors],
     )
     @given(shards())
-    def test_any_fields_round_trip(self, shard: tuple[ShardHeader, list[Row]]) -> None:
+    def test_any_fields_round_trip(self, shard: tuple[ShardHeader, list[Prepared]]) -> None:
         header, rows = shard
         with tempfile.TemporaryDirectory() as directory:
             path = self.write(Path(directory), header.fields, rows)
@@ -93,7 +93,7 @@ class ShardContract:
         "wrong", [np.zeros((6, 5), "u1"), np.zeros((5, 6, 3), "u1"), np.zeros((6, 5, 3), "f4")]
     )
     def test_an_array_that_is_not_of_the_field_is_refused(self, tmp_path: Path, wrong: Any) -> None:
-        row = Row("k", "v", {"image": wrong}, 0)
+        row = Prepared("k", "v", {"image": wrong}, 0)
         with pytest.raises(ValueError, match="'k': image is"):
             self.write(tmp_path, (IMAGE,), [row])
         assert list(tmp_path.iterdir()) == []

@@ -10,9 +10,8 @@ import pytest
 from shard_cases import CASES, IMAGE, JPEG, PATCH, assert_same_arrays, header_for, make_rows
 from shard_contract import ShardContract
 from stager.errors import ShardCorrupt
-from stager.interfaces import Row
 from stager.reader.shards import open_shard, trailer
-from stager.reader.values import ShardReader
+from stager.reader.values import Prepared, ShardReader
 from stager.shards import verify_shard
 
 
@@ -24,7 +23,7 @@ def read_all(reader: ShardReader) -> None:
 class DamageContract(ShardContract):
     """Whatever happens to a file: what it gives is what was written, or it says that it does not."""
 
-    def assert_no_other_rows(self, path: Path, rows: Sequence[Row]) -> bool:
+    def assert_no_other_rows(self, path: Path, rows: Sequence[Prepared]) -> bool:
         """Whatever happened to a file, what it gives is what was written, or it says so: then return True."""
         try:
             bad = verify_shard(path)

@@ -13,7 +13,7 @@ from stager_client.augment import (
     RandomCrop,
     RandomResizedCrop,
 )
-from stager_client.augment.on_device import augment_batch, can_augment
+from stager_client.augment.torch import augment_batch, can_augment
 from stager_client.augment.transforms import Chain
 
 JITTERS = [ColourJitter(0.5), ColourJitter(contrast=0.5), ColourJitter(saturation=(0.0, 2.5))]

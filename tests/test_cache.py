@@ -25,11 +25,10 @@ from stager.catalog.catalog import Catalog
 from stager.catalog.rows import ListRow, ShardRow
 from stager.config import Amount, Config
 from stager.errors import CacheError, CacheOwned, NoSpace
-from stager.interfaces import Row
 from stager.layouts import LAYOUTS
 from stager.reader.index import IndexReader, is_failed, is_resident, shard_of
 from stager.reader.record import DatasetSpec, manifest_path
-from stager.reader.values import Numbers, ObjectInfo, ShardHeader, SourceSpec, checksum_of
+from stager.reader.values import Numbers, ObjectInfo, Prepared, ShardHeader, SourceSpec, checksum_of
 from stager.recipes import check_recipe
 from stager.shards import FORMATS
 
@@ -60,7 +59,7 @@ def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str 
         arrays = {"image": np.full([side or 2 for side in image.shape], sample % 256, np.uint8)}
         tag = dataset.records.tag(sample)
         checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
-        rows.append(Row(info.key, info.version, arrays, checksum))
+        rows.append(Prepared(info.key, info.version, arrays, checksum))
     header = ShardHeader(dataset.name, dataset.record.manifest, dataset.record.recipe, dataset.record.fields)
     FORMATS[shard_format].write(path, header, rows)
     numbers: Numbers = np.asarray(samples, dtype=np.int64)

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stager.cache.heat import ASKED_S, HALF_LIFE_S, Reads, waits_of
-from stager.eviction.policy import NEVER, Course, Uses, swap, waits_for
+from stager.cache.heat import ASKED_S, HALF_LIFE_S, Heat, waits_of
+from stager.eviction.policy import swap, waits_for
 from stager.eviction.simulation import hits_of_lru, hits_of_next_use
 from stager.reader.order import epoch_order
 from stager.reader.values import Numbers
+from stager.sessions.course import NEVER, Course, Uses
 
 
 @given(st.lists(st.integers(0, 6), max_size=30), st.integers(0, 30))
@@ -60,7 +61,7 @@ def test_all_samples_of_one_uniform_job_are_needed_alike_and_those_of_two_when_t
 
 
 def test_without_an_order_it_is_heat_that_counts_and_heat_cools() -> None:
-    reads = Reads(5)
+    reads = Heat(5)
     for at in range(10):
         reads.add(np.asarray([0, 0, 1]), 1000.0 * at)
     reads.add(np.asarray([2]), 10_000.0)
@@ -78,7 +79,7 @@ def test_without_an_order_it_is_heat_that_counts_and_heat_cools() -> None:
 
 
 def test_a_wall_clock_that_is_set_back_by_years_neither_ends_the_loop_nor_holds_samples_for_years() -> None:
-    reads, year_s = Reads(3), 365 * 86_400.0
+    reads, year_s = Heat(3), 365 * 86_400.0
     now = 10 * year_s
     reads.add(np.asarray([0, 0]), now)
     reads.asked(np.asarray([1]), now)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stager.reader import native
 from stager.reader.index import FAILED, FORMAT_NAMES, Words, is_resident, pack_words, row_of, shard_of
-from stager_client.rows import Mapping, OpenShard, OpenShards
+from stager_client.rows import Mapping, ReadableShard, ReadableShards
 from test_native import compiled_or_skip
 
 ROWS, SIDES = 10, (5000, 8)  # of each shard; bytes of a row of each column
@@ -43,7 +43,7 @@ class Files:
         self.checked = self.index.copy()
         starts = np.arange(ROWS) * SIDES[0], ROWS * SIDES[0] + np.arange(ROWS)[::-1] * SIDES[1]
         self.shards = {
-            number: OpenShard(fd, starts, Mapping(fd))
+            number: ReadableShard(fd, starts, Mapping(fd))
             for number, fd in zip(NUMBERS, descriptors, strict=True)
         }
 
@@ -53,7 +53,7 @@ class Files:
         """Which of these numbers were read, and the batch."""
         out = [np.zeros((40, side), np.uint8) for side in SIDES]
         to = None if places is None else np.array(places, np.int64)
-        shards = OpenShards(self.index, self.checked, SIDES, self.shards)
+        shards = ReadableShards(self.index, self.checked, SIDES, self.shards)
         words, left = shards.read(np.array(numbers, np.int64), to, out, only_checked)
         assert left == np.count_nonzero(words == 0)
         read = np.flatnonzero(words).tolist()
@@ -110,7 +110,7 @@ def test_a_row_or_a_shard_that_is_not_there_is_not_read(files: Files) -> None:
 
 def test_numbers_beyond_the_index_are_not_read(files: Files) -> None:
     out = [np.zeros((3, side), np.uint8) for side in SIDES]
-    shards = OpenShards(files.index, files.checked, SIDES, files.shards)
+    shards = ReadableShards(files.index, files.checked, SIDES, files.shards)
     words, left = shards.read(np.array([-1, 30, 1 << 60]), None, out, only_checked=True)
     assert (words.tolist(), left) == ([0, 0, 0], 3)
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_whole_is_told_and_the_others_are_right(files: Files
     folder = os.open(tmp_path, os.O_RDONLY)
     os.truncate(tmp_path / "2", ROWS * SIDES[0] + 8 * SIDES[1])  # two rows of a column are cut off
     for number, wrong in ((5, closed), (6, folder)):
-        files.shards[number] = OpenShard(wrong, files.shards[7].starts, Mapping(wrong))
+        files.shards[number] = ReadableShard(wrong, files.shards[7].starts, Mapping(wrong))
     files.index[[0, 10]] = [pack_words(number, np.array([0]), "arrow")[0] for number in (5, 6)]
     try:
         read, out = files.read([0, 1, 10, 20, 21, 22, 29], only_checked=False)
@@ -135,7 +135,7 @@ def test_numbers_and_places_that_do_not_lie_side_by_side_are_read_as_any(files: 
     """A rank reads every n-th position: such a view of an order is no array that C could go through."""
     numbers, places = np.arange(60)[::2][::-1], np.arange(120)[::4]
     out = [np.zeros((120, side), np.uint8) for side in SIDES]
-    shards = OpenShards(files.index, files.checked, SIDES, files.shards)
+    shards = ReadableShards(files.index, files.checked, SIDES, files.shards)
     read = numbers[numbers < 30]
     words, left = shards.read(numbers, places, out, only_checked=True)
     assert left == 30 - len(read)
@@ -154,8 +154,8 @@ def test_a_row_whose_word_goes_while_it_is_copied_is_not_read(tmp_path: Path) ->
     with (tmp_path / "large").open("w+b") as file:
         for at in (0, size - 1):
             os.pwrite(file.fileno(), b"\1", at)
-        held = OpenShard(file.fileno(), [np.zeros(1, np.int64)], None)
-        shards = OpenShards(index, index.copy(), [size], {1: held})
+        held = ReadableShard(file.fileno(), [np.zeros(1, np.int64)], None)
+        shards = ReadableShards(index, index.copy(), [size], {1: held})
         for _ in range(50):
             out, word = np.zeros((1, size), np.uint8), index[0]
             with ThreadPoolExecutor(1) as pool:
@@ -196,8 +196,8 @@ def test_any_word_is_understood_as_the_index_has_it(
     with Path("/dev/zero").open("rb") as zeros:
         for known, rows in ((shard, row + 1), (shard, row), (shard + 1, row + 1)):
             starts = np.zeros(1, np.int64).repeat(min(rows, 5000))
-            held = OpenShard(zeros.fileno(), [starts], Mapping(zeros.fileno()))
-            shards = OpenShards(index, index, [1], {known: held})
+            held = ReadableShard(zeros.fileno(), [starts], Mapping(zeros.fileno()))
+            shards = ReadableShards(index, index, [1], {known: held})
             words, _ = shards.read(np.zeros(1, np.int64), None, [np.ones((1, 1), np.uint8)], False)
             is_there = bool(is_resident(index)[0]) and known == shard and row < len(starts)
             assert words.tolist() == [int(index[0]) if is_there else 0]

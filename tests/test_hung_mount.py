@@ -54,11 +54,11 @@ def test_a_worker_that_hangs_in_its_source_is_given_up_and_another_goes_on(
 
     def stage(name: str) -> Job:
         spec = DatasetSpec(name, SourceSpec(str(sources[name])), "folder", check_recipe(RECIPE))
-        job = owner.staging.jobs.submit(Request(spec, Subset(), "auto"))
+        job = owner.loop.jobs.submit(Request(spec, Subset(), "auto"))
         deadline = time.monotonic() + 60
         while not job.ended:
             assert time.monotonic() < deadline, job.to_json()
-            owner.staging.step(0.05)
+            owner.loop.step(0.05)
         return job
 
     try:
@@ -69,5 +69,5 @@ def test_a_worker_that_hangs_in_its_source_is_given_up_and_another_goes_on(
         data = stage("data")
         assert (data.state, data.staged) == ("done", SAMPLES)
     finally:
-        owner.staging.stop()
+        owner.loop.stop()
         cache.close()

@@ -15,7 +15,7 @@ from stager.cache.scan import Known, Scan, join, write_manifest
 from stager.errors import CacheError
 from stager.layouts import LAYOUTS
 from stager.reader.manifest import PLACE, Manifest
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.sealed import read_sealed, write_sealed
 from stager.reader.values import ObjectInfo, sample_tag
 
@@ -118,7 +118,7 @@ def test_two_samples_of_one_tag_are_told_apart_by_key_and_version(tmp_path: Path
         table.schema.get_field_index("key"), "key", pa.array([b"a/2.jpg"], pa.large_binary())
     )
     write_sealed(tmp_path / "twin", twin)  # another key under the same tag
-    records = Records("0" * 32, (), ()).plus("twin", read_sealed(tmp_path / "twin").to_batches()[0])
+    records = SampleList("0" * 32, (), ()).plus("twin", read_sealed(tmp_path / "twin").to_batches()[0])
     new = scanned(tmp_path / "2", [ObjectInfo("a/1.jpg", 1, "v1")], Known(records))
     assert new.numbers.tolist() == [1]
     assert new.tags.tolist() == old.tags.tolist()
@@ -166,7 +166,7 @@ def test_a_reader_of_today_opens_a_manifest_with_columns_of_tomorrow(tmp_path: P
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 40), max_size=60), st.lists(st.integers(1, 12), min_size=1, max_size=5))
 def test_records_in_segments_answer_as_one_list(wanted: list[int], lengths: list[int]) -> None:
-    records, keys = Records("0" * 32, (), ()), []
+    records, keys = SampleList("0" * 32, (), ()), []
     for number, length in enumerate(lengths):
         here = [f"k{number}-{at}" for at in range(length)]
         keys += here

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from images import resize_as_pillow_13
 from stager.recipes.image import native
-from stager.recipes.image.resize import Window, resize_by_native
+from stager.recipes.image.resize import CropBox, resize_by_native
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))  # height, width
 
@@ -73,7 +73,7 @@ def test_any_window_of_any_size_has_the_pixels_of_pillow(
     top, left = random.randrange(resized[0]), random.randrange(resized[1])
     height, width = random.randint(1, resized[0] - top), random.randint(1, resized[1] - left)
     with on_cpu(cpu):
-        got = resize_by_native(pixels, *resized, Window(top, left, height, width))
+        got = resize_by_native(pixels, *resized, CropBox(top, left, height, width))
     whole = resize_as_pillow_13(pixels, *resized)
     assert np.array_equal(got, whole[top : top + height, left : left + width])
 
@@ -83,5 +83,5 @@ def test_a_line_of_many_pixels_has_those_of_pillow(cpu: str) -> None:
     compiled_or_skip()
     pixels = np.random.default_rng(1).integers(0, 256, (3, 30_000, 3), np.uint8)
     with on_cpu(cpu):
-        got = resize_by_native(pixels, 2, 20_000, Window(0, 0, 2, 20_000))
+        got = resize_by_native(pixels, 2, 20_000, CropBox(0, 0, 2, 20_000))
     assert np.array_equal(got, resize_as_pillow_13(pixels, 2, 20_000))

@@ -21,7 +21,7 @@ from stager.recipes import check_recipe, open_recipe
 from stager.recipes.image import recipe as image
 from stager.recipes.image.decode import decode_at_least, decode_image
 from stager.recipes.image.recipe import centre, resized
-from stager.recipes.image.resize import Window
+from stager.recipes.image.resize import CropBox
 
 GOOD, BAD = good_images(), bad_images()
 SIZES = {"resize": 256, "crop": 224}
@@ -185,13 +185,13 @@ def test_the_shorter_side_is_resized_as_torchvision_does(
 @pytest.mark.parametrize(
     ("size", "crop", "want"),
     [
-        ((256, 341), 224, Window(16, 58, 224, 224)),  # 58.5 is rounded to even
-        ((259, 256), 224, Window(18, 16, 224, 224)),  # and so is 17.5
-        ((256, 341), 0, Window(0, 0, 256, 341)),
-        ((99, 300), 102, Window(-1, 99, 102, 102)),  # one more line of padding below than above
+        ((256, 341), 224, CropBox(16, 58, 224, 224)),  # 58.5 is rounded to even
+        ((259, 256), 224, CropBox(18, 16, 224, 224)),  # and so is 17.5
+        ((256, 341), 0, CropBox(0, 0, 256, 341)),
+        ((99, 300), 102, CropBox(-1, 99, 102, 102)),  # one more line of padding below than above
     ],
 )
-def test_the_centre_is_where_torchvision_has_it(size: tuple[int, int], crop: int, want: Window) -> None:
+def test_the_centre_is_where_torchvision_has_it(size: tuple[int, int], crop: int, want: CropBox) -> None:
     assert centre(*size, crop) == want
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from images import Pixels, natural, resize_as_pillow_13
 from stager.recipes.image.recipe import centre, cut, resized
-from stager.recipes.image.resize import Window, installed_resizers, resizer_name
+from stager.recipes.image.resize import CropBox, installed_resizers, resizer_name
 
 PLAIN_PILLOW_13 = ".post" not in PIL.__version__ and int(PIL.__version__.split(".")[0]) >= 13
 
@@ -40,11 +40,11 @@ SIZES = [
 ]
 
 
-def plain_pillow(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
+def plain_pillow(pixels: Pixels, height: int, width: int, window: CropBox) -> Pixels:
     return cut(resize_as_pillow_13(pixels, height, width), window)
 
 
-def geometry(width: int, height: int, shorter: int, crop: int) -> tuple[int, int, Window]:
+def geometry(width: int, height: int, shorter: int, crop: int) -> tuple[int, int, CropBox]:
     resized_height, resized_width = resized(height, width, shorter)
     return resized_height, resized_width, centre(resized_height, resized_width, crop)
 
@@ -88,14 +88,14 @@ class ResizeContract:
 
     def test_any_window_is_that_part_of_the_whole(self, resizer: Any) -> None:
         pixels = natural(301, 211)
-        whole = resizer(pixels, 128, 192, Window(0, 0, 128, 192)).astype(int)
-        for window in (Window(0, 0, 20, 30), Window(108, 162, 20, 30), Window(50, 1, 1, 190)):
+        whole = resizer(pixels, 128, 192, CropBox(0, 0, 128, 192)).astype(int)
+        for window in (CropBox(0, 0, 20, 30), CropBox(108, 162, 20, 30), CropBox(50, 1, 1, 190)):
             part = resizer(pixels, 128, 192, window)
             assert np.abs(part - cut(whole, window)).mean() < 0.05
 
     def test_pixels_may_be_read_only_or_a_view(self, resizer: Any) -> None:
         pixels = natural(100, 80)
-        window = Window(0, 0, 40, 50)
+        window = CropBox(0, 0, 40, 50)
         want = resizer(pixels, 40, 50, window)
         pixels.flags.writeable = False
         assert np.array_equal(resizer(pixels, 40, 50, window), want)
@@ -104,9 +104,9 @@ class ResizeContract:
 
     def test_threads_do_not_disturb_one_another(self, resizer: Any) -> None:
         images = [natural(200, 150, seed) for seed in range(8)]
-        alone = [resizer(pixels, 96, 128, Window(5, 20, 80, 80)) for pixels in images]
+        alone = [resizer(pixels, 96, 128, CropBox(5, 20, 80, 80)) for pixels in images]
         with ThreadPoolExecutor(8) as pool:
-            together = pool.map(lambda pixels: resizer(pixels, 96, 128, Window(5, 20, 80, 80)), images * 8)
+            together = pool.map(lambda pixels: resizer(pixels, 96, 128, CropBox(5, 20, 80, 80)), images * 8)
             assert all(np.array_equal(got, want) for got, want in zip(together, alone * 8, strict=True))
 
 
@@ -122,8 +122,10 @@ class ExactResizeContract(ResizeContract):
         got = resizer(pixels, height, width, window)
         assert np.array_equal(got, plain_pillow(pixels, height, width, window))
 
-    @pytest.mark.parametrize("window", [Window(8, 18, 48, 48), Window(0, 0, 64, 85), Window(63, 84, 1, 1)])
-    def test_any_window_is_that_part_of_the_whole_to_the_last_bit(self, resizer: Any, window: Window) -> None:
+    @pytest.mark.parametrize("window", [CropBox(8, 18, 48, 48), CropBox(0, 0, 64, 85), CropBox(63, 84, 1, 1)])
+    def test_any_window_is_that_part_of_the_whole_to_the_last_bit(
+        self, resizer: Any, window: CropBox
+    ) -> None:
         pixels = natural(96, 72)
         assert np.array_equal(resizer(pixels, 64, 85, window), plain_pillow(pixels, 64, 85, window))
 

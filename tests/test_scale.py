@@ -32,7 +32,7 @@ from stager.reader.subset import Subset
 from stager.reader.values import Numbers, ObjectInfo, SourceSpec
 from stager.recipes import check_recipe
 from stager.sessions import session as sessions
-from stager.sessions.session import Reading, Session
+from stager.sessions.session import OpenSession, OrderRequest
 
 COUNT = 100_000
 CLASSES = 1000
@@ -85,19 +85,19 @@ def dataset_of(owner: Owner) -> Dataset:
     return owner.cache.datasets["data"]
 
 
-def reading(dataset: Dataset, *own_orders: list[int]) -> Reading:
+def reading(dataset: Dataset, *own_orders: list[int]) -> OrderRequest:
     orders = tuple(np.asarray(order, dtype=np.int64) for order in own_orders)
     return reading_of(dataset, "s", COUNT, orders)
 
 
-def reading_of(dataset: Dataset, name: str, count: int, orders: tuple[Numbers, ...]) -> Reading:
+def reading_of(dataset: Dataset, name: str, count: int, orders: tuple[Numbers, ...]) -> OrderRequest:
     record = dataset.record
     version = (record.recipe, record.lineage, record.manifest)
-    return Reading(name, "data", *version, Subset(), True, 1, 0, 0, 1, False, count, 0, orders)
+    return OrderRequest(name, "data", *version, Subset(), True, 1, 0, 0, 1, False, count, 0, orders)
 
 
-def session_of(owner: Owner, dataset: Dataset, about: Reading) -> Session:
-    return Session(about, dataset, dataset.manifest, owner.clock)
+def session_of(owner: Owner, dataset: Dataset, about: OrderRequest) -> OpenSession:
+    return OpenSession(about, dataset, dataset.manifest, owner.clock)
 
 
 def version_of(dataset: Dataset) -> Version:
@@ -117,19 +117,19 @@ def test_a_listing_is_held_once_and_little_more(tmp_path: Path) -> None:
 
 def test_what_a_waiting_reader_costs_does_not_grow_with_the_data_set(owner: Owner) -> None:
     dataset = dataset_of(owner)
-    owner.staging.sessions.register(session_of(owner, dataset, reading(dataset)))
-    job = owner.staging.jobs.restage(dataset, np.arange(1, COUNT, 2))
+    owner.loop.sessions.register(session_of(owner, dataset, reading(dataset)))
+    job = owner.loop.jobs.restage(dataset, np.arange(1, COUNT, 2))
     version = version_of(dataset)
     assert peak_of(lambda: owner.readers.want(version, FEW.tolist(), [], 1.0)) < SMALL_BYTES
-    assert owner.staging.planned(dataset, FEW).tolist() == [True, True, True]
-    owner.staging.jobs.cancel(job)
+    assert owner.loop.planned(dataset, FEW).tolist() == [True, True, True]
+    owner.loop.jobs.cancel(job)
 
 
 def test_the_next_shard_of_a_job_costs_no_look_at_all_samples(owner: Owner) -> None:
-    dataset, jobs = dataset_of(owner), owner.staging.jobs
+    dataset, jobs = dataset_of(owner), owner.loop.jobs
     job = jobs.restage(dataset, np.arange(COUNT))
     pieces = []
-    assert peak_of(lambda: pieces.append(jobs.next_piece())) < SMALL_BYTES
+    assert peak_of(lambda: pieces.append(jobs.next_lot())) < SMALL_BYTES
     samples = [piece.samples.tolist() for piece in pieces if piece is not None]
     assert samples[0][:3] == [1, 3, 5]  # every second one is staged
     assert samples[1][0] == samples[0][-1] + 2
@@ -140,7 +140,7 @@ def test_the_next_shard_of_a_job_costs_no_look_at_all_samples(owner: Owner) -> N
 
 
 def test_a_job_that_has_ended_holds_nothing_of_its_data_set(owner: Owner) -> None:
-    jobs = owner.staging.jobs
+    jobs = owner.loop.jobs
     job = jobs.restage(dataset_of(owner), np.arange(COUNT))
     jobs.cancel(job)
     assert (len(job.numbers), len(job.queue), len(job.waiting), job.dataset) == (0, 0, 0, None)
@@ -160,12 +160,12 @@ def row_id(owner: Owner) -> int:
 
 
 def test_status_leaves_out_the_classes_of_jobs_which_may_be_thousands(owner: Owner) -> None:
-    job = owner.staging.jobs.restage(dataset_of(owner), FEW)
+    job = owner.loop.jobs.restage(dataset_of(owner), FEW)
     job.classes = dataset_of(owner).manifest.classes
     (told,) = [known for known in owner.status(is_up=True)["jobs"] if known["id"] == job.id]
     assert "classes" not in told
     assert len(owner.job(job.id)["classes"]) == CLASSES
-    owner.staging.jobs.cancel(job)
+    owner.loop.jobs.cancel(job)
 
 
 def test_a_sample_that_an_order_repeats_is_expected_until_its_last_place(owner: Owner) -> None:
@@ -202,7 +202,7 @@ def test_a_session_that_was_worked_out_for_an_older_scan_stays_on_its_version(tm
     assert owner.readers.read_in_order(session) == {"samples": COUNT, "missing": COUNT}
     adopt(cache, COUNT - 1)
     assert owner.readers.read_in_order(session) == {"samples": COUNT, "missing": COUNT}
-    again = owner.readers.asked_to_read(replace(reading(dataset), manifest=session.reading.manifest))()
+    again = owner.readers.asked_to_read(replace(reading(dataset), manifest=session.asked.manifest))()
     assert again.order.tolist() == session.order.tolist()
     gone = replace(reading(dataset), lineage="0" * 32)
     with pytest.raises(UsageError, match="not kept any more as it was when it was opened"):
@@ -239,12 +239,12 @@ def test_of_batches_that_readers_wait_for_the_nearest_is_given_out_first(tmp_pat
     orders = np.split(np.random.default_rng(0).permutation(900), [600])
     for name, order in zip("ab", orders, strict=True):
         about = reading_of(dataset, name, 900, (order, order))
-        owner.staging.sessions.register(session_of(owner, dataset, about))
+        owner.loop.sessions.register(session_of(owner, dataset, about))
     owner.readers.heard("b", 150)
     far, near, nearest = orders[0][300:500], orders[0][100:300], orders[1][200:300]
     for batch in (far, near, nearest):
         owner.readers.want(version_of(dataset), batch.tolist(), [], 60.0)
-    given = [piece.distance for piece in iter(owner.staging._tasks.next_urgent, None)]
+    given = [piece.distance for piece in iter(owner.loop._tasks.next_urgent, None)]
     assert given == sorted(given)
     assert {50, 100, 300} <= set(given)
     cache.close()

@@ -33,11 +33,10 @@ from shard_cases import (
 from shard_contract import ShardContract
 from shard_damage import DamageContract
 from stager.errors import ShardCorrupt, UsageError
-from stager.interfaces import Row
 from stager.reader.shards import open_shard, trailer
 from stager.reader.shards.file import ShardFile
 from stager.reader.shards.stored import StoredArray
-from stager.reader.values import Field, checksum_of, sample_tag
+from stager.reader.values import Field, Prepared, checksum_of, sample_tag
 from stager.shards import FORMATS, verify_shard
 from stager.shards.lmdb import row_key
 from stager.shards.pieces import PIECE_BYTES
@@ -49,7 +48,7 @@ ROOM = MB  # bytes that are reserved: more than some of these shards need, less 
 class RowByRow(ShardContract):
     """The same promises for a shard whose rows come one by one, as they do when they are staged."""
 
-    def write(self, directory: Path, fields: Sequence[Field], rows: Sequence[Row]) -> Path:
+    def write(self, directory: Path, fields: Sequence[Field], rows: Sequence[Prepared]) -> Path:
         path = directory / f"shard{self.format.suffix}"
         with self.format.begin(path, header_for(fields), len(rows), ROOM) as shard:
             assert [shard.add(row) for row in rows] == list(range(len(rows)))
@@ -256,7 +255,7 @@ def test_a_checksum_names_the_sample_the_recipe_and_the_shape() -> None:
     array = array_for(VECTOR, 1)
     tag = sample_tag("key", "v1")
     same = checksum_of(tag, "c3" * 16, (VECTOR,), {"vector": array})
-    assert same == Row("key", "v1", {"vector": array}, same).checksum
+    assert same == Prepared("key", "v1", {"vector": array}, same).checksum
     assert same != checksum_of(sample_tag("key", "v2"), "c3" * 16, (VECTOR,), {"vector": array})
     assert same != checksum_of(tag, "c4" * 16, (VECTOR,), {"vector": array})
     flat, square = np.zeros((1, 2, 4), "f4"), np.zeros((2, 2, 2), "f4")

@@ -14,7 +14,7 @@ import pytest
 from simulate import Failed, run_seed, temporary_directory
 from stager.cache.dataset import Failure
 from stager.config import Amount
-from stager.dispatch.tasks import Piece
+from stager.dispatch.tasks import Lot
 from stager.jobs.job import Request
 from stager.owner.loop import REFILL_EVERY_S
 from stager.reader.index import HEADER_BYTES, is_resident
@@ -65,7 +65,7 @@ def test_a_sample_whose_word_was_damaged_is_not_kept_twice(world: World) -> None
     stage(world)
     dataset = world.cache.datasets["a"]
     damage_word(world, 3)
-    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow"))
+    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow"))
     world.finish()
     held = [row for row in world.cache.catalog.shards() if 3 in row.samples]
     assert len(held) == 1
@@ -77,11 +77,11 @@ def test_a_shard_that_could_not_be_synced_takes_no_other_one_with_it(world: Worl
     stage(world)
     dataset = world.cache.datasets["a"]
     damage_word(world, 3)
-    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow"))
+    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow"))
     world.work_all()
-    world.staging.step(0.0)
+    world.loop.step(0.0)
     world.disk.sync(is_broken=True)
-    world.staging.step(0.0)
+    world.loop.step(0.0)
     assert world.owner.check_books() == []
     assert is_resident(dataset.index.words).all(), "it was staged, and somebody was told so"
 
@@ -90,14 +90,14 @@ def test_a_word_that_is_mended_before_its_shard_is_durable_is_not_lost(world: Wo
     world.owner.prefetch(Request(world.spec("a", crop=64), Subset(), "auto"))
     while not len(world.disk):
         world.work_all()
-        world.staging.step(0.0)
+        world.loop.step(0.0)
     dataset = world.cache.datasets["a"]
     damage_word(world, 3)
     damage_word(world, 4)
     world.cache.mend(dataset, np.asarray([3]))
-    world.staging._tasks.build(Piece(dataset, np.asarray([4]), "arrow"))
+    world.loop._tasks.build(Lot(dataset, np.asarray([4]), "arrow"))
     world.work_all()
-    world.staging.step(0.0)
+    world.loop.step(0.0)
     world.finish()
     assert is_resident(dataset.index.words).all()
     assert world.owner.check_books() == []
@@ -120,7 +120,7 @@ def test_the_loop_goes_on_after_a_list_of_samples_was_made_anew(world: World) ->
     assert after.count == 12
     for _ in range(3):
         world.clock.advance(REFILL_EVERY_S)
-        world.staging.step(0.0)
+        world.loop.step(0.0)
     world.check()
 
 
@@ -131,15 +131,15 @@ def test_a_job_ends_when_a_scan_finds_that_nothing_of_it_is_left_to_stage(world:
     world.sources["b"].add("c9/new.jpg")
     first = world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))["id"]
     world.work_all()  # the scan
-    world.staging.step(0.0)
+    world.loop.step(0.0)
     world.pool.workers[0].hangs = True  # type: ignore[attr-defined]
     world.clock.advance(1.0)
-    job = world.staging.jobs.by_id[first]
-    world.staging.jobs.planned(job, {"samples": []})  # another one stages it just now
+    job = world.loop.jobs.by_id[first]
+    world.loop.jobs.planned(job, {"samples": []})  # another one stages it just now
     del world.sources["b"].versions["c9/new.jpg"]
     world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))
     world.work_all()
-    world.staging.step(0.0)
+    world.loop.step(0.0)
     assert world.owner.job(first)["state"] == "done"
 
 
@@ -149,7 +149,7 @@ def test_a_sample_that_failed_and_was_staged_after_all_has_no_failure(world: Wor
     world.owner.evict("a", Subset())
     world.cache.record_failures(dataset, [Failure(3, "unreadable", "simulated")])
     damage_word(world, 3)  # it says neither failed nor resident
-    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow"))
+    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow"))
     world.finish()
     assert world.owner.failures("a") == []
     world.cache.forgive(dataset, np.arange(dataset.count))
@@ -171,7 +171,7 @@ def test_what_is_reserved_is_enough_for_either_format(world: World, shard_format
     world.owner.prefetch(Request(world.spec("a", crop=64), Subset(), shard_format))
     while not world.cache.budget.reserved_bytes:
         world.work_all()
-        world.staging.step(0.0)
+        world.loop.step(0.0)
     reserved = world.cache.budget.reserved_bytes
     world.work_all()
     (path,) = (world.cache.datasets["a"].directory / "shards").iterdir()
@@ -201,12 +201,12 @@ def test_what_a_session_has_passed_leaves_memory_though_the_clock_was_set_back(w
     world.owner.evict("a", Subset())
     assert reader.order is not None
     world.owner.readers.heard(reader.session, len(reader.order))
-    world.staging._tasks.build(Piece(dataset, np.asarray([3]), "arrow", for_reader=True), is_transient=True)
+    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow", for_reader=True), is_transient=True)
     world.work_all()
-    world.staging.step(0.0)
+    world.loop.step(0.0)
     assert is_resident(dataset.index.words[[3]]).all(), "a reader has a moment to read it"
     world.clock.wall_s -= 365 * 86_400
-    world.staging.step(0.0)
+    world.loop.step(0.0)
     assert not is_resident(dataset.index.words[[3]]).any()
 
 

@@ -18,7 +18,7 @@ from stager.reader.shards import open_shard
 from stager.reader.values import ObjectInfo
 from stager.recipes import open_recipe
 from stager.shards import FORMATS, verify_shard
-from stager.worker.build import Built, Lanes, Pools, Turn, build_shard
+from stager.worker.build import Built, Lanes, PlaceInLine, Pools, build_shard
 
 RECIPE = open_recipe({"crop": 40})
 
@@ -45,7 +45,7 @@ def pools() -> Pools:
 
 
 def build(
-    directory: Path, source: MemorySource, pools: Pools, name: str = "arrow", turn: Turn | None = None
+    directory: Path, source: MemorySource, pools: Pools, name: str = "arrow", turn: PlaceInLine | None = None
 ) -> tuple[Path, Built]:
     manifest = scanned(directory / "manifest", source.scan())
     Scan(directory / "manifest").unlink()
@@ -166,9 +166,9 @@ class HeldSource(MemorySource):
 
 
 def test_a_shard_is_fetched_when_those_before_it_are_whichever_thread_is_first(tmp_path: Path) -> None:
-    first = Turn()
+    first = PlaceInLine()
     sources, pools, threads = {"first": HeldSource(), "second": HeldSource()}, Pools(2), []
-    for name, turn in (("second", Turn(first)), ("first", first)):
+    for name, turn in (("second", PlaceInLine(first)), ("first", first)):
         assert sources["second"].most == 0
         (tmp_path / name).mkdir()
         threads.append(
@@ -185,8 +185,8 @@ def test_a_shard_is_fetched_when_those_before_it_are_whichever_thread_is_first(t
 
 
 def test_a_shard_that_cannot_even_begin_lets_the_next_one_go_on() -> None:
-    first = Turn()
-    second = Turn(first)
+    first = PlaceInLine()
+    second = PlaceInLine(first)
     waits = threading.Thread(target=second.wait)
     waits.start()
     first.leave()

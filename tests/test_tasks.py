@@ -16,16 +16,15 @@ from stager.cache.verify import check_books
 from stager.clock import Clock
 from stager.dispatch import sync as durable
 from stager.dispatch.events import Events
-from stager.dispatch.pool import Answer, WorkerProcess
+from stager.dispatch.pool import WorkerMessage, WorkerProcess
 from stager.errors import UsageError
-from stager.interfaces import Row
 from stager.jobs.job import Request
-from stager.owner.loop import Staging
+from stager.owner.loop import Loop
 from stager.owner.readers import Readers, Version
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
 from stager.reader.subset import Drawn, Subset, draw
-from stager.reader.values import ShardHeader, checksum_of
+from stager.reader.values import Prepared, ShardHeader, checksum_of
 from stager.shards import FORMATS
 from test_cache import KEYS, config_of, scan, stage
 
@@ -58,11 +57,13 @@ class FakePool:
     def stop(self) -> None: ...
 
     def die(self) -> None:
-        self._events.put(Answer(self.workers[0], None))
+        self._events.put(WorkerMessage(self.workers[0], None))
 
     def fail(self) -> None:
         told = {"error": "SourceBusy", "message": "no answer", "hint": ""}
-        self._events.put(Answer(self.workers[0], {"task": self.sent[-1]["task"], "kind": "failed", **told}))
+        self._events.put(
+            WorkerMessage(self.workers[0], {"task": self.sent[-1]["task"], "kind": "failed", **told})
+        )
 
     def done(self, dataset: Dataset) -> None:
         """Write the shard of the last task, as a worker does, and say so."""
@@ -72,7 +73,7 @@ class FakePool:
             arrays = {"image": np.full([side or 2 for side in image.shape], sample, np.uint8)}
             tag = dataset.records.tag(sample)
             checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
-            rows.append(Row(info.key, info.version, arrays, checksum))
+            rows.append(Prepared(info.key, info.version, arrays, checksum))
         record = dataset.record
         header = ShardHeader(dataset.name, record.manifest, record.recipe, record.fields)
         path = Path(task["path"])
@@ -82,7 +83,7 @@ class FakePool:
             **{"size_bytes": path.stat().st_size, "size_squares": 0, "reads": len(rows), "read_bytes": 27},
             **{"fetch_s": 0.1, "prepare_s": 0.1},
         }
-        self._events.put(Answer(self.workers[0], told))
+        self._events.put(WorkerMessage(self.workers[0], told))
 
 
 class World:
@@ -90,11 +91,11 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.cache = Cache(config_of(root))
-        self.staging = Staging(self.cache, make_pool=FakePool)
-        self.pool: FakePool = self.staging._tasks.pool  # type: ignore[assignment]
+        self.loop = Loop(self.cache, make_pool=FakePool)
+        self.pool: FakePool = self.loop._tasks.pool  # type: ignore[assignment]
         self.dataset = scan(self.cache, KEYS)
-        self.job = self.staging.jobs.restage(self.dataset, np.asarray(SAMPLES))
-        self.staging.step(0)
+        self.job = self.loop.jobs.restage(self.dataset, np.asarray(SAMPLES))
+        self.loop.step(0)
         assert self.pool.sent[-1]["samples"] == SAMPLES
         assert self.cache.budget.reserved_bytes > 0
 
@@ -102,7 +103,7 @@ class World:
         for _ in range(600):
             if is_so():
                 return
-            self.staging.step(0.1)
+            self.loop.step(0.1)
         raise AssertionError("it never came")
 
 
@@ -110,7 +111,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     yield world
-    world.staging.stop()
+    world.loop.stop()
     world.cache.close()
 
 
@@ -119,18 +120,18 @@ def test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples
     world: World, end: str
 ) -> None:
     getattr(world.pool, end)()
-    world.staging.step(1)
+    world.loop.step(1)
     assert world.cache.budget.reserved_bytes == 0
-    assert not world.staging._tasks.in_flight(world.dataset).any()
+    assert not world.loop._tasks.in_flight(world.dataset).any()
     assert world.cache.budget.used_bytes == 0
 
 
 def test_the_samples_of_a_worker_that_dies_are_given_out_again_in_halves(world: World) -> None:
     world.pool.may_take = 3
     world.pool.die()
-    world.staging.step(1)
+    world.loop.step(1)
     assert [task["samples"] for task in world.pool.sent[1:]] == [[2, 3], [4]]
-    wanted = sum(world.staging._tasks.bytes_for(world.dataset, count) for count in (2, 1))
+    wanted = sum(world.loop._tasks.bytes_for(world.dataset, count) for count in (2, 1))
     assert world.cache.budget.reserved_bytes == wanted
 
 
@@ -182,7 +183,7 @@ def test_a_shard_that_the_disk_did_not_take_is_taken_back(
 def test_what_comes_for_a_pinned_shard_that_was_corrupt_is_pinned(world: World) -> None:
     row = stage(world.cache, world.dataset, [4])
     world.cache.catalog.pin_shards([row.number], True)
-    world.staging.pin_again([world.cache.catalog.shard(row.number)])
+    world.loop.pin_again([world.cache.catalog.shard(row.number)])
     world.cache.departures.evict([row])
     world.pool.done(world.dataset)
     world.step_until(lambda: bool(world.cache.catalog.shards()))
@@ -199,8 +200,8 @@ def test_the_loop_goes_on_while_a_subset_is_drawn(world: World, monkeypatch: pyt
 
     monkeypatch.setattr("stager.jobs.queue.draw", slow)
     subset = Subset(where="size >= 0")
-    job = world.staging.jobs.submit(Request(world.dataset.spec, subset, "auto", "plan"))
-    world.staging.step(0)
+    job = world.loop.jobs.submit(Request(world.dataset.spec, subset, "auto", "plan"))
+    world.loop.step(0)
     assert (job.state, job.wanted) == ("scanning", 0)
     may_end.set()
     world.step_until(lambda: job.wanted == len(KEYS))
@@ -209,7 +210,7 @@ def test_the_loop_goes_on_while_a_subset_is_drawn(world: World, monkeypatch: pyt
 def test_a_hello_for_a_version_that_is_not_kept_is_refused(world: World) -> None:
     record = world.dataset.record
     version = Version(world.dataset.name, record.recipe, record.lineage)
-    readers = Readers(world.cache, world.staging)
+    readers = Readers(world.cache, world.loop)
     readers.hello(version, "s", record.manifest, 0)
     with pytest.raises(UsageError, match="not kept any more"):
         readers.hello(version, "s", "0" * 32, 0)

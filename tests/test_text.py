@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from making import jpeg
 from running import Place
 from sets import table
-from stager.errors import StagerError, UsageError
+from stager.errors import StagerError, UsageError, shown
 from stager.reader.values import decode_key
-from stager.text import shown
 from stagerd import logs
 
 cli, ls, prefetch, why = (import_module(f"stager.cli.{name}") for name in ("app", "ls", "prefetch", "why"))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stager.reader.index import pack_words
 from stager_client.memory import memory_bytes
 from stager_client.reader import KEPT_PART
-from stager_client.rows import PIECE_BYTES, Mapping, OpenShard, OpenShards
+from stager_client.rows import PIECE_BYTES, Mapping, ReadableShard, ReadableShards
 from test_native import compiled_or_skip
 
 SIZE = 4 * PIECE_BYTES + 12_345
@@ -39,9 +39,9 @@ class File:
     def read(self, starts: list[int], row_bytes: int) -> tuple[int, Bytes]:
         """Rows that were checked before; how many could not be read, and the batch."""
         words = pack_words(1, np.arange(len(starts)), "arrow")
-        shard = OpenShard(self.descriptor, [np.array(starts, np.int64)], self.mapping)
+        shard = ReadableShard(self.descriptor, [np.array(starts, np.int64)], self.mapping)
         out = np.zeros((len(starts), row_bytes), np.uint8)
-        shards = OpenShards(words, words, [row_bytes], {1: shard})
+        shards = ReadableShards(words, words, [row_bytes], {1: shard})
         return shards.read(np.arange(len(starts)), None, [out], only_checked=True)[1], out
 
     def mapped_bytes(self) -> int:

@@ -17,10 +17,10 @@ from stager.cache.cache import Cache
 from stager.config import Amount, Config
 from stager.dispatch.memory_shards import MEMORY
 from stager.errors import StagerError
-from stager.owner.loop import Staging
+from stager.owner.loop import Loop
 from stager.owner.owner import Owner
 from stager.reader.record import DatasetSpec
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.subset import Subset
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
@@ -115,16 +115,16 @@ class World(Events):
         self.is_owned = True
         self.cache.can_punch = self.cache.departures.files._can_punch = self.can_punch
         self._guard()
-        self.staging = Staging(self.cache, self._make_pool, SimulatedDisk, SimulatedBeside)  # type: ignore[arg-type]
-        beside = self.staging._beside
+        self.loop = Loop(self.cache, self._make_pool, SimulatedDisk, SimulatedBeside)  # type: ignore[arg-type]
+        beside = self.loop._beside
         assert isinstance(beside, SimulatedBeside)
         self.beside = beside
-        self.staging.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
-        disk = self.staging._disk
+        self.loop.leases = Leases(self.cache.catalog, self.clock, lambda pid: self.processes.get(pid, 0))
+        disk = self.loop._disk
         assert isinstance(disk, SimulatedDisk)
         self.disk = disk
-        self.owner = Owner(self.cache, self.staging)
-        self.staging.jobs.resume()
+        self.owner = Owner(self.cache, self.loop)
+        self.loop.jobs.resume()
         for reader in self.readers:
             reader.order = None
 
@@ -175,8 +175,8 @@ class World(Events):
 
     def close(self) -> None:
         self._abandon()
-        shutil.rmtree(self.staging._transients._directory, ignore_errors=True)
-        assert self.staging._transients._directory.parent == MEMORY
+        shutil.rmtree(self.loop._transients._directory, ignore_errors=True)
+        assert self.loop._transients._directory.parent == MEMORY
         self.readers.clear()
 
     # Steps
@@ -200,7 +200,7 @@ class World(Events):
         try:
             act()
             if self.rng.random() < 0.8:
-                self.staging.step(0.0)
+                self.loop.step(0.0)
                 promises.whoever_waits_has_a_deadline(self)
         except Killed:
             self.fuse.left = None
@@ -261,8 +261,8 @@ class World(Events):
         while self.disk.sync():
             pass
         self.clock.advance(30.0)
-        self.staging.step(0.0)
-        return bool(self.staging._tasks._open) or len(self.disk) > 0 or self._open_jobs()
+        self.loop.step(0.0)
+        return bool(self.loop._tasks._open) or len(self.disk) > 0 or self._open_jobs()
 
     def work_all(self) -> None:
         while self.beside.go():
@@ -272,7 +272,7 @@ class World(Events):
         self._say_all()
 
     def _open_jobs(self) -> bool:
-        return any(not job.ended for job in self.staging.jobs.by_id.values())
+        return any(not job.ended for job in self.loop.jobs.by_id.values())
 
     # Small things
 
@@ -297,7 +297,7 @@ class World(Events):
         """The lists of samples that there are: one that is made anew has other numbers."""
         return {dataset.record.lineage for dataset in self.cache.open.values()}
 
-    def known_numbers(self, records: Records) -> list[tuple[str, str]]:
+    def known_numbers(self, records: SampleList) -> list[tuple[str, str]]:
         """The key and version of each number of a list: what a number once was, it is for life."""
         known = self.numbers.setdefault(records.lineage, [])
         if len(known) < len(records):

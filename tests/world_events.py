@@ -9,7 +9,7 @@ from typing import Any, Final
 import world_promises as promises
 from stager.cache.verify import problem_of
 from stager.config import Amount
-from stager.dispatch.pool import Answer
+from stager.dispatch.pool import WorkerMessage
 from stager.errors import StagerError
 from stager.jobs.job import Request
 from stager.owner.loop import STOP_S
@@ -36,7 +36,7 @@ class Events:
         self.ask(lambda: self.owner.prefetch(request))
 
     def cancel(self) -> None:
-        jobs = [job.id for job in self.staging.jobs.by_id.values()]
+        jobs = [job.id for job in self.loop.jobs.by_id.values()]
         if jobs:
             self.ask(lambda: self.owner.cancel(self.rng.choice(jobs)))
 
@@ -56,7 +56,7 @@ class Events:
 
     def _say_all(self) -> None:
         for answer in self.pool.unsaid:
-            self.staging.events.put(answer)
+            self.loop.events.put(answer)
         self.pool.unsaid.clear()
 
     def worker_dies(self) -> None:
@@ -66,7 +66,7 @@ class Events:
             if self.rng.random() < 0.5:  # what it did last was not told
                 self.pool.unsaid = [answer for answer in self.pool.unsaid if answer.worker is not worker]
             self._say_all()
-            self.staging.events.put(Answer(worker, None))
+            self.loop.events.put(WorkerMessage(worker, None))
 
     def worker_hangs(self) -> None:
         if busy := self.pool.busy():
@@ -214,7 +214,7 @@ class Events:
         if reader is None:
             return
         reader.epoch += 1
-        make = self.ask(lambda: self.owner.readers.asked_to_read(reader.reading(self.rng)))
+        make = self.ask(lambda: self.owner.readers.asked_to_read(reader.asked(self.rng)))
         if make is not None:
             self.makes.append((reader, make))
             if self.rng.random() < 0.7:
@@ -325,7 +325,7 @@ class Events:
             name = self.rng.choice(("work", "disk_syncs", "evict", "evict", "prefetch", "repair", "report"))
             self.note(f"  {name}")
             getattr(self, name)()
-            self.staging.step(0.0)
+            self.loop.step(0.0)
 
     def crash_at_start(self) -> None:
         self.recorded = promises.recorded_samples(self)
@@ -338,7 +338,7 @@ class Events:
         for _ in range(len(self.disk) if self.rng.random() < 0.8 else 0):
             self.disk.sync()
         self.clock.drift_s = STOP_S
-        self.staging.stop()
+        self.loop.stop()
         self.clock.drift_s = 0.0
         self.waits.clear()
         self.makes.clear()

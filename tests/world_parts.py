@@ -19,15 +19,14 @@ from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.catalog.rows import ShardRow
 from stager.config import TASKS_PER_WORKER
 from stager.dispatch.events import Beside, Events
-from stager.dispatch.pool import Answer, WorkerProcess
+from stager.dispatch.pool import WorkerMessage, WorkerProcess
 from stager.dispatch.sync import Durable, DurableQueue
 from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
-from stager.interfaces import Row
 from stager.layouts import LAYOUTS
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
-from stager.reader.sample_list import Records
-from stager.reader.values import ObjectInfo, ShardHeader, checksum_of, sample_tag
+from stager.reader.sample_list import SampleList
+from stager.reader.values import ObjectInfo, Prepared, ShardHeader, checksum_of, sample_tag
 from stager.recipes import open_recipe
 from stager.shards import FORMATS
 
@@ -127,7 +126,7 @@ class SimulatedPool:
         self.workers: list[WorkerProcess] = []
         self._events, self._clock, self._sources = events, clock, sources
         self.listed: dict[str, dict[str, str]] = {}  # the keys and versions of each manifest, by its digest
-        self.unsaid: list[Answer] = []  # done, and on its way
+        self.unsaid: list[WorkerMessage] = []  # done, and on its way
 
     def start(self, specs: Iterable[DatasetSpec]) -> None:
         pass
@@ -161,7 +160,7 @@ class SimulatedPool:
         """One task of a worker, to its end. The answer waits in `unsaid`."""
         task = worker.held.pop(rng.randrange(len(worker.held)))
         message = self._done(task, rng, fails)
-        self.unsaid.append(Answer(worker, {"task": task["task"], **message}))
+        self.unsaid.append(WorkerMessage(worker, {"task": task["task"], **message}))
 
     def _done(self, task: Mapping[str, Any], rng: Random, fails: float) -> dict[str, Any]:
         spec = DatasetSpec.from_json(task["dataset"])
@@ -209,7 +208,7 @@ class SimulatedPool:
                 continue
             arrays = {"image": pixels(info.key, info.version, spec.recipe["crop"])}
             checksum = checksum_of(sample_tag(info.key, info.version), recipe.digest, recipe.fields, arrays)
-            rows.append(Row(info.key, info.version, arrays, checksum))
+            rows.append(Prepared(info.key, info.version, arrays, checksum))
             staged.append(number)
         row_bytes = sum(row.arrays["image"].nbytes for row in rows)
         size_bytes = row_bytes
@@ -231,8 +230,8 @@ class SimulatedPool:
         }
 
 
-def _records(told: Mapping[str, Any]) -> Records:
-    return Records.open(Path(told["directory"]), told["lineage"], told["segments"])
+def _records(told: Mapping[str, Any]) -> SampleList:
+    return SampleList.open(Path(told["directory"]), told["lineage"], told["segments"])
 
 
 class SimulatedDisk(DurableQueue):

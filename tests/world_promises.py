@@ -22,7 +22,7 @@ BLOCK_BYTES = 4096
 
 def the_books_of_the_budget_add_up(world: "World", shards: list[ShardRow]) -> None:
     """Used is what is recorded and what is on its way to the disk; reserved is what open tasks have."""
-    cache, staging = world.cache, world.staging
+    cache, staging = world.cache, world.loop
     recorded = sum(cache.departures.bytes_of(row) for row in shards)
     coming = sum(row.bytes for row in world.disk.rows())
     held = sum(cache.departures.files._held.values())  # gone, but some reader has it open
@@ -128,14 +128,14 @@ def inode_of(path: str) -> int:
 def nothing_is_left_over(world: "World") -> None:
     """Files on the disk are recorded or under way, and what is recorded is there and in the index."""
     damaged = any(np.any(is_damaged(dataset.index.words)) for dataset in world.cache.open.values())
-    told = check_books(world.cache, world.staging.paths_under_way())
+    told = check_books(world.cache, world.loop.paths_under_way())
     problems = [line for line in told if not damaged or not line.endswith(("damaged words", "the index"))]
     assert not problems, problems
-    memory = world.staging._transients._directory
+    memory = world.loop._transients._directory
     if memory.exists():
         files = {path for path in memory.iterdir() if path.suffix != ".scratch"}
-        known = {shard.path for shard in world.staging._transients._shards.values()}
-        known |= {task.path for task in world.staging._tasks._open.values() if task.is_transient}
+        known = {shard.path for shard in world.loop._transients._shards.values()}
+        known |= {task.path for task in world.loop._tasks._open.values() if task.is_transient}
         assert files <= known, files - known
 
 
@@ -156,7 +156,7 @@ def hits_and_misses_are_requests(world: "World") -> None:
 
 def whoever_waits_has_a_deadline(world: "World") -> None:
     """After a step of the loop nobody waits whose time is up, and every answer says what it should."""
-    for want in world.staging._wants._open:
+    for want in world.loop._waiting._open:
         assert want.until > world.clock.now_s, "a reader waits for ever"
     waits = []
     for future, until in world.waits:
@@ -201,12 +201,12 @@ def what_was_recorded_is_there(world: "World", before: set[tuple[str, str, int]]
 
 def nothing_is_under_way(world: "World") -> None:
     """Once all work is done and all readers are gone, no task, reservation, file or wait is left."""
-    staging, pool = world.staging, world.pool
+    staging, pool = world.loop, world.pool
     assert isinstance(pool, SimulatedPool)
     assert not staging._tasks._open
     assert not staging._tasks._urgent
     assert not staging._tasks._suspects
-    assert not staging._wants._open
+    assert not staging._waiting._open
     assert not len(world.disk)
     assert staging.cache.budget.reserved_bytes == 0
     world.readers.clear()

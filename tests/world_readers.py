@@ -16,9 +16,9 @@ from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, manifest_path
 from stager.reader.subset import Subset
 from stager.reader.values import Numbers
-from stager.sessions.session import Reading
+from stager.sessions.session import OrderRequest
 from stager_client.reader import Reader
-from stager_client.rows import OpenShards
+from stager_client.rows import ReadableShards
 from world_parts import pixels
 
 
@@ -42,7 +42,7 @@ class SimulatedReader:
     order: Numbers | None = None  # of a session that was begun
     position: int = 0
     is_leased: bool = False  # it said hello, and nobody has lost that since
-    held: OpenShards | None = None  # a table of shards, made before
+    held: ReadableShards | None = None  # a table of shards, made before
 
     def __post_init__(self) -> None:
         directory, record = self.reader.directory, self.record
@@ -142,7 +142,7 @@ class SimulatedReader:
         self.totals = self.totals.plus(more)
         self.reads += numbers.tolist()
 
-    def reading(self, rng: Random) -> Reading:
+    def reading(self, rng: Random) -> OrderRequest:
         """What it says of itself when it begins an epoch."""
         shuffle = rng.random() < 0.8
         about = (self.name, self.record.recipe, self.record.lineage, self.record.manifest)
@@ -150,7 +150,7 @@ class SimulatedReader:
         if rng.random() < 0.2:
             known = self.manifest.numbers.tolist()
             orders = tuple(np.asarray(rng.choices(known, k=len(known)), dtype=np.int64) for _ in range(2))
-        return Reading(
+        return OrderRequest(
             self.session, *about, Subset(), shuffle, 7, self.epoch, 0, rng.choice((1, 1, 2)), False,
             len(self.manifest), 0, orders,
         )  # fmt: skip

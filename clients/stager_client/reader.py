@@ -21,12 +21,12 @@ from stager.reader.index import (
     shard_of,
 )
 from stager.reader.record import DatasetRecord, index_path, shard_path
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.shards import open_shard
 from stager.reader.shards.file import open_files
 from stager.reader.values import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
 from stager_client.memory import memory_bytes
-from stager_client.rows import Columns, Mapping, OpenShard, OpenShards
+from stager_client.rows import Columns, Mapping, ReadableShard, ReadableShards
 
 Missing = list[int]  # places of samples that are not (or no longer) resident
 Corrupt = list[int]  # places of samples whose bytes are not what was staged
@@ -49,7 +49,7 @@ class Reader:
     def __init__(self, directory: Path, record: DatasetRecord, check_always: bool = False) -> None:
         self.directory, self.record = directory, record
         self._checks_always = check_always
-        self.records = Records.open(directory, record.lineage, record.segments)
+        self.records = SampleList.open(directory, record.lineage, record.segments)
         path = index_path(directory, record.recipe, record.lineage)
         self.index = IndexReader(path, record.lineage, record.recipe)
         count = len(self.records)
@@ -166,7 +166,7 @@ class Reader:
                     shard.descriptor()
                     self._openings += 1
 
-    def _open_shards(self) -> OpenShards:
+    def _open_shards(self) -> ReadableShards:
         """The shards that are open now and have rows of one size."""
         now = self._openings, open_files.closings
         shards, then = self._opened
@@ -174,13 +174,13 @@ class Reader:
             found = {}
             for number, (shard, starts, mapping) in list(self._fixed.items()):
                 if (descriptor := shard.held()) is not None:
-                    found[number] = OpenShard(descriptor, starts, mapping)
+                    found[number] = ReadableShard(descriptor, starts, mapping)
             shards = self._table(found)
             self._opened = shards, now
         return shards
 
-    def _table(self, shards: dict[int, OpenShard]) -> OpenShards:
-        return OpenShards(self.index.words, self._checked, list(self._columns.values()), shards)
+    def _table(self, shards: dict[int, ReadableShard]) -> ReadableShards:
+        return ReadableShards(self.index.words, self._checked, list(self._columns.values()), shards)
 
     def _sample(self, number: int, shard: ShardReader, row: int, word: np.uint64) -> Arrays:
         if row >= len(shard):

@@ -47,7 +47,7 @@ class Mapping:
             self._library.stager_unmap(address, size_bytes)
 
 
-class OpenShard(NamedTuple):
+class ReadableShard(NamedTuple):
     """A shard whose rows are of one size: for each column, where they begin."""
 
     descriptor: int
@@ -55,7 +55,7 @@ class OpenShard(NamedTuple):
     mapping: Mapping | None
 
 
-class OpenShards:
+class ReadableShards:
     """Such shards, by their numbers. Their files are open as long as it is held.
 
     `checked`: the word under which each sample was found right.
@@ -66,7 +66,7 @@ class OpenShards:
         index: Words,
         checked: Words,
         row_bytes: Sequence[int],
-        shards: dict[int, OpenShard],
+        shards: dict[int, ReadableShard],
     ) -> None:
         assert index.flags.c_contiguous
         assert checked.flags.c_contiguous
@@ -135,7 +135,7 @@ class OpenShards:
         return int(np.count_nonzero(words == 0))
 
 
-def _read_row(shard: OpenShard, row: int, out: Columns, place: int) -> bool:
+def _read_row(shard: ReadableShard, row: int, out: Columns, place: int) -> bool:
     for column, offsets in zip(out, shard.starts, strict=True):
         room = column[place : place + 1].reshape(-1).view(np.uint8).data
         came, more = 0, -1

@@ -40,7 +40,7 @@ ANSWER_S: Final = 0.25  # that a service may take to say that the samples have n
 OPEN_WAIT_S: Final = 1.0  # for a service that hangs, where the data set can be opened without one
 CORRUPT_TRIES: Final = 3
 CHECKS: Final = ("first", "always")  # when a sample is compared with its checksum: at which reads
-NEVER: Final = threading.Event()
+NOT_STOPPED: Final = threading.Event()
 
 
 class StagedSamples:
@@ -137,7 +137,7 @@ class StagedSamples:
         def take(at: int, arrays: Arrays) -> None:
             found[at] = arrays
 
-        reasons = self.visit(positions, take, NEVER)
+        reasons = self.visit(positions, take, NOT_STOPPED)
         waited_s = time.monotonic() - began if reasons else 0.0
         self.session.count(len(positions), reasons, waited_s, self.numbers[np.asarray(positions, np.int64)])
         return [found[at] for at in range(len(positions))]

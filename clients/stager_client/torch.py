@@ -14,7 +14,7 @@ from stager.errors import UsageError
 from stager.reader.order import check_rank
 from stager.reader.subset import Subset
 from stager.reader.values import Arrays
-from stager_client.augment.on_device import augment_batch, can_augment
+from stager_client.augment.torch import augment_batch, can_augment
 from stager_client.loader import IMAGE, Batch, BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
 

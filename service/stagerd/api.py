@@ -26,7 +26,7 @@ from stager.reader.settings import ORDER_NUMBERS_MAX
 from stager.reader.subset import Subset, draw
 from stager.reader.values import Numbers, unpack_numbers
 from stager.recipes import check_recipe
-from stager.sessions.session import Reading, Session
+from stager.sessions.session import OpenSession, OrderRequest
 from stagerd.bodies import (
     CancelBody,
     HelloBody,
@@ -72,7 +72,7 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
     )
 
     async def ask(act: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(owner.staging.events.call(act))
+        return await asyncio.wrap_future(owner.loop.events.call(act))
 
     @app.exception_handler(StagerError)
     async def told(request: Request, error: StagerError) -> JSONResponse:
@@ -214,12 +214,12 @@ def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
                 f"an order of one's own has at most {ORDER_NUMBERS_MAX:,} numbers", hint="tell its beginning"
             )
         told |= {"subset": body.subset.subset(), "own_orders": orders}
-        reading, user = Reading(dataset=name, **told), _user(request)
+        reading, user = OrderRequest(dataset=name, **told), _user(request)
 
-        def begin() -> Callable[[], Session]:
+        def begin() -> Callable[[], OpenSession]:
             make = owner.readers.asked_to_read(reading)
             length = sum(map(len, orders)) or reading.length // reading.world_size
-            users.may_read(user, reading.session, length, owner.staging.sessions.names())
+            users.may_read(user, reading.session, length, owner.loop.sessions.names())
             return make
 
         session = await asyncio.to_thread(await ask(begin))
@@ -237,7 +237,7 @@ def _add_work(app: FastAPI, owner: Owner, config: Config, users: Users, ask: Ask
         user = _user(request)
 
         def begin() -> dict[str, Any]:
-            users.may_begin(user, owner.staging.jobs.unfinished())
+            users.may_begin(user, owner.loop.jobs.unfinished())
             job = owner.prefetch(asked)
             users.began(user, job["id"])
             return job

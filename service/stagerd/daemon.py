@@ -33,7 +33,7 @@ START_S: Final = 30.0  # a start takes no longer, once the cache is ours
 GRACE_S: Final = 5  # for requests that are under way when we stop
 
 
-class Loop(threading.Thread):
+class LoopThread(threading.Thread):
     """Steps the owner's staging until it is told to stop; feeds systemd's watchdog while it is alive."""
 
     def __init__(self, owner: Owner) -> None:
@@ -48,22 +48,22 @@ class Loop(threading.Thread):
         fed_at = 0.0
         try:
             while not self.stop_now.is_set():
-                self.owner.staging.step(TICK_S)
+                self.owner.loop.step(TICK_S)
                 self._tell_status()
                 if self._watchdog_s is not None and time.monotonic() - fed_at > self._watchdog_s:
                     fed_at = time.monotonic()
                     notify.watchdog()
-            self.owner.staging.stop()
+            self.owner.loop.stop()
         except BaseException as error:
             log.exception("loop failed")
             self.failed = error
             raise
         finally:
-            self.owner.staging.events.close(STOPPING)  # or requests that come now would wait for ever
+            self.owner.loop.events.close(STOPPING)  # or requests that come now would wait for ever
 
     def _tell_status(self) -> None:
         """One line for `systemctl status`, when it changes."""
-        under_way = sum(not job.ended for job in self.owner.staging.jobs.by_id.values())
+        under_way = sum(not job.ended for job in self.owner.loop.jobs.by_id.values())
         status = f"{len(self.owner.cache.datasets)} data sets, {under_way} jobs under way"
         if status != self._status:
             self._status = status
@@ -79,9 +79,9 @@ def run(config: Config) -> None:
         cache.close()
         raise
     owner = Owner(cache)
-    owner.staging.warm_up(config.datasets.values())
-    owner.staging.jobs.resume()
-    loop = Loop(owner)
+    owner.loop.warm_up(config.datasets.values())
+    owner.loop.jobs.resume()
+    thread = LoopThread(owner)
     server = _Server(
         uvicorn.Config(
             make_app(owner, config),
@@ -92,12 +92,12 @@ def run(config: Config) -> None:
             timeout_graceful_shutdown=GRACE_S,
             timeout_keep_alive=60,
         ),
-        loop,
+        thread,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         # Also for uvicorn, which raises the signal again once it is done: we are not done by then.
         signal.signal(number, server.handle_exit)
-    loop.start()
+    thread.start()
     log.info(
         "service ready version=%s pid=%d socket=%s cache=%s datasets=%d",
         __version__,
@@ -110,14 +110,14 @@ def run(config: Config) -> None:
     try:
         server.run(sockets=[listener])
     finally:
-        loop.stop_now.set()
-        loop.join()
+        thread.stop_now.set()
+        thread.join()
         cache.close()
         config.socket.unlink(missing_ok=True)
         log.info("service stopped")
-    if loop.failed is not None:
+    if thread.failed is not None:
         raise StagerError(
-            f"the service's loop failed: {loop.failed}", hint="see the log above, and report it"
+            f"the service's loop failed: {thread.failed}", hint="see the log above, and report it"
         )
 
 
@@ -141,19 +141,19 @@ def _own(config: Config) -> Cache:
 class _Server(uvicorn.Server):
     """Tells systemd and the loop of a stop as soon as the signal comes: waiting readers are let go."""
 
-    def __init__(self, config: uvicorn.Config, loop: Loop) -> None:
+    def __init__(self, config: uvicorn.Config, thread: LoopThread) -> None:
         super().__init__(config)
-        self._loop = loop
+        self._thread = thread
 
     async def on_tick(self, counter: int) -> bool:
-        if not self._loop.is_alive():
+        if not self._thread.is_alive():
             return True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify.stopping()
         log.info("service stopping")
-        self._loop.stop_now.set()
+        self._thread.stop_now.set()
         await super().shutdown(sockets)
 
 

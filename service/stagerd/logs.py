@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from stager.text import shown
+from stager.errors import shown
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 

@@ -27,10 +27,10 @@ from stager.atomic import atomic_path, fsync_path
 from stager.cache.budget import Budget
 from stager.cache.dataset import Dataset, Failure
 from stager.cache.departures import Departures, words_of
-from stager.cache.heat import Reads
+from stager.cache.heat import Heat
 from stager.cache.index_writer import IndexWriter, retire
 from stager.cache.lock import claim
-from stager.cache.loss_log import Losses, why_lost
+from stager.cache.loss_log import LossLog, why_lost
 from stager.cache.rebuild import open_catalog, put_aside
 from stager.cache.scan import Scan
 from stager.cache.startup import drop_unwhole, sweep
@@ -50,16 +50,15 @@ from stager.reader.record import (
     segment_name,
     shard_path,
 )
-from stager.reader.sample_list import Records, read_segment
+from stager.reader.sample_list import SampleList, read_segment
 from stager.reader.sealed import seal_of
 from stager.reader.subset import Subset
-from stager.reader.values import Numbers, canonical_json, digest_of, encode_key
+from stager.reader.values import Mask, Numbers, canonical_json, digest_of, encode_key
 from stager.recipes import open_recipe
 from stager.shards.holes import can_punch
 
 log = logging.getLogger("stager")
 
-Mask = npt.NDArray[np.bool_]
 OUTGROWN: Final = 2.0  # times what is live: then a list of samples is made anew
 OUTGROWN_LEAST: Final = 10_000
 # What a damaged catalog can make of us, whatever SQLite thinks of it.
@@ -122,7 +121,7 @@ class Cache:
     def _read(self, row: ListRow) -> Manifest | None:
         directory = datasets_dir(self.directory) / row.name
         try:
-            records = Records.open(directory, row.lineage, row.segments)
+            records = SampleList.open(directory, row.lineage, row.segments)
             manifest = Manifest.open(manifest_path(directory, row.manifest, row.lineage), records)
         except CacheError as error:
             log.error("data set forgotten name=%s problem=%r", row.name, error.message)
@@ -199,9 +198,9 @@ class Cache:
             changed = self._tell_lost(known, now, was_resident, joins.replaced)
         return now, changed
 
-    def _take_records(self, directory: Path, scan: Scan, before: Records | None) -> Records:
+    def _take_records(self, directory: Path, scan: Scan, before: SampleList | None) -> SampleList:
         """The data set's list with what a scan has found new, under its final name."""
-        records = before or Records(uuid.uuid4().hex, (), ())
+        records = before or SampleList(uuid.uuid4().hex, (), ())
         if not scan.segment.exists():
             return records
         name = segment_name(records.lineage, len(records), seal_of(scan.segment))
@@ -214,7 +213,7 @@ class Cache:
         count = len(manifest.records)
         dataset.index.extend(count)
         dataset.losses.grow(count)
-        dataset.reads.grow(count)
+        dataset.heat.grow(count)
         dataset.manifest = manifest
         dataset.record = replace(dataset.record, manifest=manifest.digest, segments=manifest.records.names)
 
@@ -248,7 +247,8 @@ class Cache:
         if row.is_current:
             self.datasets[row.name] = dataset
             if not record.is_at(directory):  # a crash may have come between the catalog and this
-                record.write(directory, self.scratch)
+                with atomic_path(directory / "dataset.json", self.scratch) as scratch:
+                    scratch.write_text(record.to_text())
         return dataset
 
     def _open_dataset(
@@ -259,12 +259,12 @@ class Cache:
         index = IndexWriter.open(path, count, record.lineage, row.recipe, self.scratch)
         shards = self.catalog.shards(row.id)
         index.replace_all(words_of(self.catalog, row.id, count, shards))
-        losses, reads = Losses(self.catalog, row.id, count, self.clock), Reads(count)
+        losses, heat = LossLog(self.catalog, row.id, count, self.clock), Heat(count)
         losses.regained(np.flatnonzero(is_resident(index.words)))
         for shard in shards:
             if shard.is_asked:
-                reads.asked(shard.samples[shard.samples >= 0], shard.created_at)
-        return Dataset(row.id, record, directory, manifest, index, losses, reads)
+                heat.asked(shard.samples[shard.samples >= 0], shard.created_at)
+        return Dataset(row.id, record, directory, manifest, index, losses, heat)
 
     def of_name(self, name: str) -> list[Dataset]:
         """A data set by each recipe that it has had and that still counts."""

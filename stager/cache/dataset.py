@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from stager.cache.heat import Reads
+from stager.cache.heat import Heat
 from stager.cache.index_writer import IndexWriter
-from stager.cache.loss_log import Losses
+from stager.cache.loss_log import LossLog
 from stager.catalog.rows import ShardRow
 from stager.reader.index import is_failed, is_resident
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, DatasetSpec, manifest_path, shard_path
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.values import Numbers
 
 
@@ -34,8 +34,8 @@ class Dataset:
     directory: Path
     manifest: Manifest  # the newest
     index: IndexWriter
-    losses: Losses
-    reads: Reads
+    losses: LossLog
+    heat: Heat
 
     @property
     def spec(self) -> DatasetSpec:
@@ -46,7 +46,7 @@ class Dataset:
         return self.spec.name
 
     @property
-    def records(self) -> Records:
+    def records(self) -> SampleList:
         return self.manifest.records
 
     @property

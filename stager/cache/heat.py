@@ -16,7 +16,7 @@ ASKED_S: Final = 6 * 3600.0  # what a job has staged is not given up before: som
 Floats = npt.NDArray[np.float64]
 
 
-class Reads:
+class Heat:
     """The last reads of a data set, in order, and when its samples were staged because somebody asked."""
 
     def __init__(self, samples: int) -> None:
@@ -71,7 +71,7 @@ class Reads:
         """The samples in the order they were read."""
         return np.concatenate([np.zeros(0, dtype=np.int64), *(part for _, part in self._chunks)])
 
-    def heat(self, now: float) -> Floats:
+    def of_all(self, now: float) -> Floats:
         """How often each sample was read, a read counting the less the longer ago it is. Some seconds old."""
         if self._heat is None or abs(now - self._heat[0]) > CHUNK_S:
             self._heat = now, self._heat_at(now)
@@ -81,7 +81,7 @@ class Reads:
         """The samples among these that are read most, at most so many, in order of their numbers."""
         if not self._chunks or not of.any():  # most often all is resident: then heat need not be known
             return np.zeros(0, dtype=np.int64)
-        heat = self.heat(now)
+        heat = self.of_all(now)
         warm = np.flatnonzero(of & (heat > 0))
         return np.sort(warm[np.argsort(-heat[warm], kind="stable")[:count]])
 

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from stager.atomic import atomic_path, fsync_path
-from stager.errors import CacheError, CacheOwned
-from stager.text import shown
+from stager.atomic import PRIVATE, atomic_path, fsync_path
+from stager.errors import CacheError, CacheOwned, shown
 
 MARKER: Final = "stager cache 1\n"
 _BEFORE: Final = re.compile(r"lock|lost\+found|CACHE\.\d+")  # what may be there before the marker is
@@ -16,7 +15,6 @@ _OURS: Final = re.compile(_BEFORE.pattern + r"|CACHE|scratch|datasets|catalog\.(
 
 SERVICE: Final = "service"
 WHAT_BYTES: Final = 300
-PRIVATE: Final = 0o600  # who may open a file to read can hold a lock on it, and so stop us
 
 
 def claim(directory: Path, what: str) -> int:
@@ -76,15 +74,6 @@ def _mark(directory: Path) -> None:
     with atomic_path(directory / "CACHE", directory) as scratch:
         scratch.write_text(MARKER)
     fsync_path(directory.parent)
-
-
-def make_private(catalog: Path) -> None:
-    """Have the catalog, and the log that SQLite keeps beside it, be for nobody else's eyes and locks."""
-    os.close(os.open(catalog, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
-    catalog.with_name(f"{catalog.name}-shm").unlink(missing_ok=True)
-    for path in (catalog, catalog.with_name(f"{catalog.name}-wal")):
-        if path.exists():
-            path.chmod(PRIVATE)
 
 
 def _owned(directory: Path, told: bytes) -> CacheOwned:

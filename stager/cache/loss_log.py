@@ -9,7 +9,7 @@ from stager.reader.record import DatasetSpec, say_recipe_change
 from stager.reader.values import Numbers, grown
 
 
-class Losses:
+class LossLog:
     """The last loss of each sample of a data set, until it is staged again. Only the last ones in detail."""
 
     def __init__(self, catalog: Catalog, dataset: int, samples: int, clock: Clock) -> None:

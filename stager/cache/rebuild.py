@@ -16,7 +16,7 @@ from stager.clock import Clock
 from stager.errors import StagerError
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, datasets_dir, manifest_path
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.shards import open_shard
 from stager.reader.values import canonical_json, sample_tag
 from stager.shards import verify_shard
@@ -80,7 +80,7 @@ def rebuild(cache_dir: Path, catalog: Catalog, clock: Clock) -> None:
         used = max(used, *(_number(path) for path in (directory / "shards").glob("*")), 0)
         try:
             record = DatasetRecord.read(directory)
-            records = Records.open(directory, record.lineage, record.segments)
+            records = SampleList.open(directory, record.lineage, record.segments)
             Manifest.open(manifest_path(directory, record.manifest, record.lineage), records)
         except (StagerError, OSError) as error:
             log.error("data set forgotten directory=%s problem=%r", directory, str(error))

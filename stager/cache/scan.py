@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from stager.errors import CacheError
 from stager.interfaces import Entry, Layout
 from stager.reader.manifest import MANIFEST_FORMAT, PLACE, Manifest
-from stager.reader.sample_list import NUMBERS_MAX, RECORD, Records
+from stager.reader.sample_list import NUMBERS_MAX, RECORD, SampleList
 from stager.reader.sealed import write_sealed
 from stager.reader.values import (
     Numbers,
@@ -109,12 +109,12 @@ class Known:
     for each old number which one it has now, or -1.
     """
 
-    records: Records
+    records: SampleList
     newest: Manifest | None = None
     relist: bool = False
 
 
-NOTHING_KNOWN: Final = Known(Records("", (), ()))
+NOTHING_KNOWN: Final = Known(SampleList("", (), ()))
 
 
 def write_manifest(
@@ -176,7 +176,7 @@ def write_scan(
     return digest
 
 
-def match(table: pa.Table, records: Records) -> Numbers:
+def match(table: pa.Table, records: SampleList) -> Numbers:
     """The number of each sample that the records have, by tag and key and version; else -1."""
     everyone = np.arange(len(records))
     found = join(table["tag"].to_numpy(), records.values("tag", everyone))

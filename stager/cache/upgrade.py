@@ -22,7 +22,7 @@ from stager.catalog.catalog import GONE, Catalog
 from stager.catalog.rows import ListRow, LossRow, ShardRow
 from stager.errors import CacheError
 from stager.reader.record import datasets_dir, manifest_path, segment_name
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.sealed import read_sealed, seal_of
 from stager.reader.values import Numbers, canonical_json, digest_of
 
@@ -83,12 +83,12 @@ def _move_rows(catalog: Catalog, old: int, new: int, numbers: Numbers, tables: d
 
 def _make_list(
     directory: Path, scratch_dir: Path, manifests: list[str]
-) -> tuple[Records, dict[str, Numbers]]:
+) -> tuple[SampleList, dict[str, Numbers]]:
     """The list of all samples of these manifests, and for each manifest the number of each of its places.
 
     The first manifest must be readable; of the others, those that are.
     """
-    records = Records(uuid.uuid4().hex, (), ())
+    records = SampleList(uuid.uuid4().hex, (), ())
     numbers_of: dict[str, Numbers] = {}
     for manifest in dict.fromkeys(manifests):
         try:
@@ -102,7 +102,7 @@ def _make_list(
         if scan.segment.exists():
             name = segment_name(records.lineage, len(records), seal_of(scan.segment))
             scan.segment.replace(directory / name)
-            records = Records.open(directory, records.lineage, (*records.names, name))
+            records = SampleList.open(directory, records.lineage, (*records.names, name))
         scan.path.replace(manifest_path(directory, manifest, records.lineage))
         scan.unlink()
         placed = read_sealed(manifest_path(directory, manifest, records.lineage))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import xxhash
 
-from stager.cache.lock import make_private
+from stager.atomic import PRIVATE
 from stager.catalog.schema import SCHEMA, SCHEMA_VERSION
 from stager.clock import SYSTEM, Clock
 from stager.errors import CacheError, NoSpace
@@ -44,7 +44,7 @@ class Database:
     def __init__(self, path: Path, clock: Clock = SYSTEM, is_new: bool = False) -> None:
         """`is_new`: make the file. One that is there already has tables, or it is damaged."""
         self._path, self._clock = path, clock
-        make_private(path)
+        _make_private(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._open(path, is_new)
@@ -153,3 +153,12 @@ def _schema_of(db: sqlite3.Connection) -> list[tuple[str, str]]:
     """The tables that a file has, as they were written down."""
     rows = db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
     return [(name, " ".join(sql.split())) for name, sql in rows if name != "sqlite_sequence"]
+
+
+def _make_private(catalog: Path) -> None:
+    """Have the catalog, and the log that SQLite keeps beside it, be for nobody else's eyes and locks."""
+    os.close(os.open(catalog, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+    catalog.with_name(f"{catalog.name}-shm").unlink(missing_ok=True)
+    for path in (catalog, catalog.with_name(f"{catalog.name}-wal")):
+        if path.exists():
+            path.chmod(PRIVATE)

@@ -8,8 +8,7 @@ from importlib import import_module
 import typer
 
 from stager.cli.app import app, show_error
-from stager.errors import StagerError, UsageError
-from stager.text import shown
+from stager.errors import StagerError, UsageError, shown
 
 TYPER_STOPPED = 130  # what typer makes of a Ctrl-C that no verb has taken
 # What typer raises for a command line that makes no sense. It is click's, or that of its own copy of click.

@@ -12,10 +12,9 @@ from rich.table import Table
 
 from stager import __version__
 from stager.config import load_config
-from stager.errors import StagerError
+from stager.errors import StagerError, shown
 from stager.reader.predicate import parse
 from stager.reader.subset import Subset, parse_classes
-from stager.text import shown
 
 app = typer.Typer(
     help="Keep a GPU fed: stage hot data from S3 and network mounts on SSD, decoded once, shared by all.",

@@ -30,7 +30,7 @@ from stager.cli.app import (
     warn,
 )
 from stager.cli.target import Target, open_target
-from stager.config import FORMATS, load_config
+from stager.config import SHARD_FORMATS, load_config
 from stager.errors import DONE_IN_PART, StagerError, UsageError, nearest
 from stager.jobs.job import ENDED
 from stager.jobs.plan import say_plan, say_seconds
@@ -94,8 +94,8 @@ def prefetch(
     """
     settings = load_config(config)
     shard_format = shard_format or settings.format
-    if shard_format not in FORMATS:
-        raise UsageError(f"--format {shard_format!r}", hint=nearest(shard_format, FORMATS))
+    if shard_format not in SHARD_FORMATS:
+        raise UsageError(f"--format {shard_format!r}", hint=nearest(shard_format, SHARD_FORMATS))
     subset = subset_of(classes, seed, per_class, fraction, where, split)
     recipe = {
         name: value

@@ -153,9 +153,9 @@ class Local:
         self._has_scanned = False
 
     def close(self) -> None:
-        self._owner.staging.stop()
+        self._owner.loop.stop()
         if self._has_scanned:
-            self._owner.staging.give_back_stale()
+            self._owner.loop.give_back_stale()
         self._owner.cache.close()
 
     def status(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Local:
         return self._owner.prefetch(request)
 
     def job(self, job: int) -> dict[str, Any]:
-        self._owner.staging.step(0.1)
+        self._owner.loop.step(0.1)
         return self._owner.job(job)
 
     def cancel(self, job: int, finish: bool) -> dict[str, Any]:

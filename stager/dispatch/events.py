@@ -73,7 +73,7 @@ class Events:
 
 
 class Beside:
-    """Work that takes long and touches nothing of the loop's: on a thread, one piece after the other."""
+    """Work that takes long and touches nothing of the loop's: on a thread, one lot after the other."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

@@ -10,9 +10,9 @@ from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
 from stager.errors import NoSpace
-from stager.eviction.policy import NEVER
 from stager.reader.shards import SUFFIXES
 from stager.reader.values import Numbers, digest_of
+from stager.sessions.course import NEVER
 from stager.sessions.session import Need, Sessions
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108

@@ -37,7 +37,7 @@ class WorkerProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerMessage:
     """What a worker said. `message` is None when the process ended."""
 
     worker: WorkerProcess
@@ -141,9 +141,9 @@ class WorkerPool:
                 elif message["kind"] == "native":
                     self.native = message["native"]
                 else:
-                    self._answers.put(Answer(worker, message))
+                    self._answers.put(WorkerMessage(worker, message))
         worker.process.wait()
-        self._answers.put(Answer(worker, None))
+        self._answers.put(WorkerMessage(worker, None))
 
 
 def _write(worker: WorkerProcess, message: Mapping[str, Any]) -> None:

@@ -19,10 +19,9 @@ from stager.config import SHARD_BYTES, STALL_S
 from stager.dispatch.memory_shards import Transients
 from stager.dispatch.pool import Pool, WorkerProcess
 from stager.errors import SourceBusy, StagerError
-from stager.jobs.job import Job, Mask
 from stager.reader.index import is_failed, is_resident
 from stager.reader.record import DatasetSpec, manifest_path
-from stager.reader.values import Numbers, grown
+from stager.reader.values import Mask, Numbers, grown
 
 log = logging.getLogger("stager")
 
@@ -35,7 +34,7 @@ SCAN_TRIES: Final = 3  # when workers die under it
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Lot:
     """Samples that are to make one shard. `for_reader`: if they do not fit the budget, memory will do."""
 
     dataset: Dataset
@@ -49,11 +48,11 @@ class Piece:
 
 @dataclass(slots=True)
 class Task:
-    """A scan, or one shard. `job`: the one that is scanned for, or planned by this shard."""
+    """A scan, or one shard. `job`: the id of the one that is scanned for, or planned by this shard."""
 
     id: int
     spec: DatasetSpec
-    job: Job | None = None
+    job: int | None = None
     dataset: Dataset | None = None  # None: a scan
     samples: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     format: str = ""
@@ -86,35 +85,37 @@ class Tasks:
         self.cache, self.transients, self.pool = cache, transients, pool
         self._can_relist = can_relist
         self._open: dict[int, Task] = {}
-        self._urgent: list[Piece] = []  # the nearest first
-        self._suspects: list[Piece] = []  # one sample each
-        self._scans_to_come: list[tuple[Job, int]] = []  # and how often each was tried
+        self._urgent: list[Lot] = []  # the nearest first
+        self._suspects: list[Lot] = []  # one sample each
+        self._scans_to_come: list[tuple[int, DatasetSpec, int]] = []  # for which job, and how often tried
         self._in_flight: dict[int, Mask] = {}  # data set id -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
         self._last = 0
 
     # Giving out
 
-    def scan(self, job: Job, tries: int = 1) -> None:
-        """Have a source listed, once no other scan of the data set is under way."""
-        self._scans_to_come.append((job, tries))
+    def scan(self, job: int, spec: DatasetSpec, tries: int = 1) -> None:
+        """Have a source listed for a job, once no other scan of the data set is under way."""
+        self._scans_to_come.append((job, spec, tries))
         self.begin_scans()
+
+    def forget_scan(self, job: int) -> None:
+        """A job has ended: a scan for it that has not begun need not begin."""
+        self._scans_to_come = [scan for scan in self._scans_to_come if scan[0] != job]
 
     def begin_scans(self) -> None:
         """Give out the scans that can begin: of a data set one after the other."""
-        for job, tries in list(self._scans_to_come):
-            name = job.request.spec.name
-            if job.ended:
-                self._scans_to_come.remove((job, tries))
-            elif not any(task.dataset is None and task.spec.name == name for task in self._open.values()):
-                self._scans_to_come.remove((job, tries))
-                self._begin_scan(job, tries)
+        for scan in list(self._scans_to_come):
+            name = scan[1].name
+            if not any(task.dataset is None and task.spec.name == name for task in self._open.values()):
+                self._scans_to_come.remove(scan)
+                self._begin_scan(*scan)
 
-    def _begin_scan(self, job: Job, tries: int) -> None:
+    def _begin_scan(self, job: int, spec: DatasetSpec, tries: int) -> None:
         self._last += 1
         path = self.cache.scratch / f"scan-{os.getpid()}-{self._last}"  # an owner before us may have one
-        task = Task(self._last, job.request.spec, job, path=path, tries=tries)
-        name = job.request.spec.name
+        task = Task(self._last, spec, job, path=path, tries=tries)
+        name = spec.name
         relist = self.cache.is_outgrown(name) and self._can_relist(name)
         known = self.cache.known(name)
         message: dict[str, Any] = {"kind": "scan", "path": str(path), "known": None}
@@ -123,49 +124,54 @@ class Tasks:
             message["known"] = {**_list_of(known), "manifest": str(manifest), "relist": relist}
         self._send(task, message)
 
-    def build(self, piece: Piece, plan_of: Job | None = None, is_transient: bool = False) -> None:
-        """Have one shard built; raise NoSpace if there is no room. A job that stops at a plan writes none."""
+    def build(
+        self, lot: Lot, plan_of: int | None = None, is_transient: bool = False, is_measured: bool = False
+    ) -> None:
+        """Have one shard built; raise NoSpace if there is no room.
+
+        `plan_of`: the job whose plan waits for it. `is_measured`: nothing is written.
+        """
         self._last += 1
-        dataset, samples = piece.dataset, piece.samples
-        task = Task(self._last, dataset.spec, plan_of, dataset, samples, piece.format)
-        task.for_reader, task.is_suspect, task.is_transient = piece.for_reader, piece.is_suspect, is_transient
+        dataset, samples = lot.dataset, lot.samples
+        task = Task(self._last, dataset.spec, plan_of, dataset, samples, lot.format)
+        task.for_reader, task.is_suspect, task.is_transient = lot.for_reader, lot.is_suspect, is_transient
         message: dict[str, Any] = {
             "kind": "build",
             "manifest": dataset.record.manifest,
             "list": _list_of(dataset),
             "samples": samples.tolist(),
-            "format": piece.format,
-            "urgent": piece.for_reader,
+            "format": lot.format,
+            "urgent": lot.for_reader,
             "scratch": "",
             "free_before": 0,
             "room_bytes": 0,
         }
-        if plan_of is None or not plan_of.request.stop_after:
-            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples), piece.format)
+        if not is_measured:
+            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples), lot.format)
             if is_transient:
                 self.transients.take(task.reserved_bytes, dataset, samples)
             else:
                 self.cache.budget.take(task.reserved_bytes)
                 message["free_before"] = self.cache.budget.free_before(task.reserved_bytes)
-            task.shard, task.path = self.cache.next_shard(dataset, piece.format)
+            task.shard, task.path = self.cache.next_shard(dataset, lot.format)
             if is_transient:
-                task.path = self.transients.path_of(task.shard, piece.format)
+                task.path = self.transients.path_of(task.shard, lot.format)
             message |= {"path": str(task.path), "scratch": str(self._scratch(task))}
             self.in_flight(dataset)[samples] = True
         self._send(task, message)
 
-    def put_urgent(self, piece: Piece) -> None:
+    def put_urgent(self, lot: Lot) -> None:
         """Samples that come before all jobs: a reader waits for them, or a dead worker had them.
 
         A reader has several batches under way, and asks for them in any order: the first is given out first.
         """
-        insort(self._urgent, piece, key=lambda urgent: urgent.distance)
+        insort(self._urgent, lot, key=lambda urgent: urgent.distance)
 
-    def next_urgent(self) -> Piece | None:
+    def next_urgent(self) -> Lot | None:
         """The next urgent samples that are still missing and not in a task."""
         return self._next(self._urgent)
 
-    def next_suspect(self) -> Piece | None:
+    def next_suspect(self) -> Lot | None:
         """The next sample that must be tried alone."""
         return self._next(self._suspects)
 
@@ -175,21 +181,21 @@ class Tasks:
         tried = any(task.is_suspect for task in self._open.values())
         return tried or bool(self._suspects and self._open)
 
-    def _next(self, waiting: list[Piece]) -> Piece | None:
+    def _next(self, waiting: list[Lot]) -> Lot | None:
         while waiting:
-            piece = waiting.pop(0)
-            if not self.cache.is_open(piece.dataset):
+            lot = waiting.pop(0)
+            if not self.cache.is_open(lot.dataset):
                 continue  # nobody can wait for them any more
-            words = piece.dataset.index.words[piece.samples]
+            words = lot.dataset.index.words[lot.samples]
             missing = ~is_resident(words) & ~is_failed(words)
-            missing &= ~self.in_flight(piece.dataset)[piece.samples]
+            missing &= ~self.in_flight(lot.dataset)[lot.samples]
             if missing.any():
-                return replace(piece, samples=piece.samples[missing])
+                return replace(lot, samples=lot.samples[missing])
         return None
 
-    def may_adopt(self, scan: Scan, job: Job) -> bool:
+    def may_adopt(self, scan: Scan, name: str) -> bool:
         """Whether a scan can become the newest version now: a list that is made anew must have no users."""
-        return not len(scan.read_joins().moved) or self._can_relist(job.request.spec.name)
+        return not len(scan.read_joins().moved) or self._can_relist(name)
 
     def _send(self, task: Task, message: dict[str, Any]) -> None:
         self._open[task.id] = task
@@ -205,8 +211,6 @@ class Tasks:
             return None
         if message["kind"] == "progress":
             task.done = message["done"]
-            if task.dataset is None and task.job is not None:
-                task.job.scanned = task.done
             return None
         worker.tasks.discard(task.id)
         self._close(task)
@@ -225,7 +229,7 @@ class Tasks:
         for task in self._take_from(worker):
             log.warning("worker died dataset=%s samples=%d", task.spec.name, len(task.samples))
             if task.dataset is None and task.job is not None and task.tries < SCAN_TRIES:
-                self.scan(task.job, task.tries + 1)  # the worker had other tasks, too
+                self.scan(task.job, task.spec, task.tries + 1)  # the worker had other tasks, too
                 continue
             if task.dataset is None:
                 died = SourceBusy(
@@ -242,10 +246,10 @@ class Tasks:
         """Have the samples of a dead worker staged again, in halves; return those that failed for good."""
         if len(task.samples) > 1:
             for half in np.array_split(task.samples, 2):
-                self.put_urgent(Piece(dataset, half, task.format, task.for_reader))
+                self.put_urgent(Lot(dataset, half, task.format, task.for_reader))
             return []
         if not task.is_suspect:  # the worker had other tasks, too: it may have been one of theirs
-            self._suspects.append(Piece(dataset, task.samples, task.format, task.for_reader, is_suspect=True))
+            self._suspects.append(Lot(dataset, task.samples, task.format, task.for_reader, is_suspect=True))
             return []
         return [(int(task.samples[0]), "crashed", "preparing it ended the worker")]
 
@@ -305,8 +309,13 @@ class Tasks:
 
     def datasets(self) -> set[int]:
         """The ids of data sets that have a task, or samples that wait for one."""
-        pieces = (piece.dataset.id for piece in (*self._urgent, *self._suspects))
-        return {task.dataset.id for task in self._open.values() if task.dataset is not None} | set(pieces)
+        lots = (lot.dataset.id for lot in (*self._urgent, *self._suspects))
+        return {task.dataset.id for task in self._open.values() if task.dataset is not None} | set(lots)
+
+    def scanned(self, job: int) -> int:
+        """Objects that the scan for a job has seen so far."""
+        scans = [task for task in self._open.values() if task.dataset is None and task.job == job]
+        return sum(task.done for task in scans)
 
     def under_way(self, dataset: Dataset) -> int:
         """Samples that are prepared but whose shard is not complete."""

@@ -9,10 +9,10 @@ import numpy as np
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.cache.heat import Floats, waits_of
-from stager.eviction.policy import Course, swap, waits_for
-from stager.jobs.job import Mask
+from stager.eviction.policy import swap, waits_for
 from stager.reader.index import is_resident, shard_of
-from stager.reader.values import Numbers
+from stager.reader.values import Mask, Numbers
+from stager.sessions.course import Course
 from stager.sessions.session import Sessions
 from stager.shards.holes import BLOCK_BYTES
 
@@ -59,7 +59,7 @@ class Evictor:
     def make_room(self, dataset: Dataset, samples: Numbers, room_bytes: float) -> Numbers:
         """Those of the samples that are worth keeping; what is needed later than they are is gone then."""
         here = self._latest()
-        heat = dataset.reads.heat(self._cache.clock.wall())[samples]
+        heat = dataset.heat.of_all(self._cache.clock.wall())[samples]
         guess = waits_of(heat + 1) * HEAT_MARGIN
         waits = waits_for(samples, here.courses.get(dataset.id, []), guess, skip=True)
         order = np.argsort(waits, kind="stable")
@@ -112,7 +112,7 @@ class Evictor:
             numbers.append(np.full(len(here), number))
             samples.append(here)
             courses[dataset.id] = self._sessions.courses(dataset)
-            guess = waits_of(dataset.reads.heat(self._cache.clock.wall())[here])
+            guess = waits_of(dataset.heat.of_all(self._cache.clock.wall())[here])
             waits.append(waits_for(here, courses[dataset.id], guess, skip=False))
             # A row begins and ends within a block, and only whole blocks come back.
             sizes.append(np.full(len(here), max(self._row_bytes(dataset) - BLOCK_BYTES, 0.0)))
@@ -136,5 +136,5 @@ class Evictor:
             return np.zeros(len(samples), dtype=np.bool_)
         words = dataset.index.words[samples]
         free = np.isin(shard_of(words), self._cache.catalog.evictable(dataset.id))
-        asked = self._wanted(dataset, samples) | dataset.reads.is_asked(samples, self._cache.clock.wall())
+        asked = self._wanted(dataset, samples) | dataset.heat.is_asked(samples, self._cache.clock.wall())
         return np.asarray(is_resident(words) & free & ~asked)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
@@ -15,9 +14,8 @@ from stager.jobs.plan import Plan
 from stager.reader.index import is_failed
 from stager.reader.record import DatasetSpec
 from stager.reader.subset import Drawn, Subset
-from stager.reader.values import Numbers
+from stager.reader.values import Mask, Numbers
 
-Mask = npt.NDArray[np.bool_]
 ENDED = ("done", "failed", "cancelled")
 
 

@@ -1,4 +1,4 @@
-"""The jobs of a cache: begun, planned, staged piece by piece, paused while there is no room, ended."""
+"""The jobs of a cache: begun, planned, staged lot by lot, paused while there is no room, ended."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,13 @@ from stager.cache.dataset import Dataset
 from stager.cache.scan import Scan
 from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
 from stager.dispatch.events import Beside
-from stager.dispatch.tasks import Piece, Tasks
+from stager.dispatch.tasks import Lot, Tasks
 from stager.errors import CacheError, StagerError, UsageError, known_error
-from stager.jobs.job import Job, Mask, Request
+from stager.jobs.job import Job, Request
 from stager.jobs.plan import NOTHING_TO_DO, make_plan
 from stager.reader.manifest import Manifest
 from stager.reader.subset import Drawn, Subset, draw
-from stager.reader.values import Numbers, grown
+from stager.reader.values import Mask, Numbers, grown
 
 log = logging.getLogger("stager")
 
@@ -28,7 +28,7 @@ NO_ROOM_S: Final = 1.0
 ENDS_MAX: Final = 2  # of the service, by one job: then it is not taken up again
 
 
-class Jobs:
+class JobQueue:
     """All jobs that are under way, and the last ones that ended."""
 
     def __init__(self, cache: Cache, tasks: Tasks, beside: Beside) -> None:
@@ -94,6 +94,7 @@ class Jobs:
 
     def end(self, job: Job, state: str, error: StagerError | None = None, goes_on: bool = False) -> None:
         job.state, job.error, job.paused, job.ended_at = state, error, None, self.cache.clock.now()
+        self._tasks.forget_scan(job.id)
         if not job.request.stop_after and not goes_on:
             try:
                 self.cache.catalog.end_job(job.id, state, job.to_json(job.ended_at))
@@ -115,7 +116,7 @@ class Jobs:
         job.state = "scanning"
         known = self._scanned_lately(job.request) if job.request.stop_after == "plan" else None
         if known is None:
-            self._tasks.scan(job)
+            self._tasks.scan(job.id, job.request.spec)
             return job
         try:
             job.scanned = len(known.manifest)
@@ -138,6 +139,11 @@ class Jobs:
             if not job.ended and (dataset is None or job.dataset is dataset):
                 yield job
 
+    def find(self, job_id: int | None) -> Job | None:
+        """A job that has not ended."""
+        job = self.by_id.get(job_id) if job_id is not None else None
+        return None if job is None or job.ended else job
+
     def unfinished(self) -> set[int]:
         """The numbers of all that have not ended."""
         return {job.id for job in self._open()}
@@ -146,17 +152,19 @@ class Jobs:
 
     def scanned(self, job: Job, path: Path, result: Mapping[str, Any]) -> None:
         """A scan is done: the job's samples are known, and with them what is missing."""
-        scan = Scan(path)
+        scan, job.scanned = Scan(path), Scan(path).read_joins().samples
         job.left_out = result.get("left_out", "")
-        if not scan.read_joins().samples:  # a mount that is gone looks like this: what is staged of it stays
+        if not job.scanned:  # a mount that is gone looks like this: what is staged of it stays
             scan.unlink()
             raise UsageError(
                 f"{job.request.spec.source.url}: no images there",
                 hint="the folder layout wants CLASS/NAME.jpg below the source",
             )
-        if not self.cache.fits(job.request.spec, scan) or not self._tasks.may_adopt(scan, job):
+        if not self.cache.fits(job.request.spec, scan) or not self._tasks.may_adopt(
+            scan, job.request.spec.name
+        ):
             scan.unlink()
-            self._tasks.scan(job)
+            self._tasks.scan(job.id, job.request.spec)
             return
         self._adopt(job, scan)
 
@@ -216,7 +224,8 @@ class Jobs:
         picked = job.queue[places]
         picked = picked[~self._tasks.in_flight(dataset)[picked]]
         if len(picked):
-            self._tasks.build(Piece(dataset, picked, job.format), plan_of=job)
+            is_measured = bool(job.request.stop_after)
+            self._tasks.build(Lot(dataset, picked, job.format), job.id, is_measured=is_measured)
         else:
             self.planned(job, {"samples": []})  # another job stages them just now
 
@@ -254,7 +263,7 @@ class Jobs:
 
     # Staging
 
-    def next_piece(self) -> Piece | None:
+    def next_lot(self) -> Lot | None:
         """The next samples of the oldest job that has any and room for them."""
         for job in self._open():
             if (
@@ -268,7 +277,7 @@ class Jobs:
             samples = job.take(count, partial(self._is_cared_for, job.dataset))
             if len(samples):
                 job.shard_samples = min(job.shard_samples * 2, self._tasks.shard_samples_max(job.dataset))
-                return Piece(job.dataset, samples, job.format)
+                return Lot(job.dataset, samples, job.format)
         return None
 
     def _has_room(self, job: Job, dataset: Dataset) -> bool:
@@ -298,7 +307,7 @@ class Jobs:
         """Samples have come to their end, staged or failed: count them for every job that waits for them."""
         for job in self._open(dataset):
             if staged_bytes:
-                dataset.reads.asked(samples[job.waiting[samples]], self.cache.clock.wall())
+                dataset.heat.asked(samples[job.waiting[samples]], self.cache.clock.wall())
             job.count_off(samples, staged_bytes)
             self._settle(job)
 

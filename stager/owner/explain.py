@@ -6,9 +6,8 @@ import numpy as np
 
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.jobs.job import Mask
 from stager.reader.index import is_failed, is_resident, shard_of
-from stager.reader.values import Numbers
+from stager.reader.values import Mask, Numbers
 
 _MEANS = {
     "late": "it is planned, and not staged yet",

@@ -17,20 +17,20 @@ from stager.catalog.rows import ShardRow
 from stager.clock import Clock
 from stager.dispatch.events import Beside, Events
 from stager.dispatch.memory_shards import Transients
-from stager.dispatch.pool import Answer, Pool, WorkerPool
+from stager.dispatch.pool import Pool, WorkerMessage, WorkerPool
 from stager.dispatch.sync import Durable, DurableQueue
-from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Outcome, Piece, Task, Tasks
+from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Lot, Outcome, Task, Tasks
 from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
 from stager.eviction.evictor import Evictor
-from stager.jobs.job import Job, Mask
-from stager.jobs.queue import Jobs
+from stager.jobs.job import Job
+from stager.jobs.queue import JobQueue
 from stager.owner.explain import reasons_of
 from stager.reader.index import is_failed, is_resident
 from stager.reader.record import DatasetSpec
-from stager.reader.values import Numbers
+from stager.reader.values import Mask, Numbers
 from stager.sessions.leases import Leases
 from stager.sessions.session import NEAR_SAMPLES, Sessions
-from stager.sessions.waiting import Wants
+from stager.sessions.waiting import WaitingReaders
 
 log = logging.getLogger("stager")
 
@@ -46,7 +46,7 @@ NONE: Final = np.zeros(0, dtype=np.int64)
 STOPPING: Final = NoService("the service is stopping", hint="start it again: stager serve")
 
 
-class Staging:
+class Loop:
     """Everything a cache is asked to stage. All of it belongs to the loop's thread."""
 
     def __init__(
@@ -65,9 +65,9 @@ class Staging:
         self._transients = Transients(cache, self.sessions)
         self._tasks = Tasks(cache, self._transients, make_pool(self.events, self._clock), self._can_relist)
         self._beside = make_beside(self.events)
-        self.jobs = Jobs(cache, self._tasks, self._beside)
+        self.jobs = JobQueue(cache, self._tasks, self._beside)
         self._evictor = Evictor(cache, self.sessions, self._tasks.mean_row_bytes, self.jobs.wanted)
-        self._wants = Wants(self._clock)
+        self._waiting = WaitingReaders(self._clock)
         self._disk = make_disk(cache, self.events)
         self._refill_at = self._clock.now() + REFILL_EVERY_S
         self._stale_at = self._clock.now() + STALE_EVERY_S
@@ -81,16 +81,16 @@ class Staging:
             self._handle(event)
         for outcome in self._tasks.stalled():
             self._ended(outcome)
-        self._wants.answer()  # before what has just come is dropped again, or makes room
+        self._waiting.answer()  # before what has just come is dropped again, or makes room
         self.sessions.end_silent()
         self._transients.drop_passed()
         self._give_back_now_and_then()
         self._tasks.begin_scans()
         while not self.stopping and self._dispatch():
             pass
-        self._wants.answer()
+        self._waiting.answer()
 
-    def _handle(self, event: Answer | Durable) -> None:
+    def _handle(self, event: WorkerMessage | Durable) -> None:
         if isinstance(event, Durable):
             self._durable(event)
         elif event.message is None:
@@ -116,7 +116,7 @@ class Staging:
 
     def _in_use(self) -> set[int]:
         """The ids of data sets that jobs, tasks or readers have something to do with."""
-        parts = (self.jobs, self._tasks, self._disk, self._transients, self._wants, self.sessions)
+        parts = (self.jobs, self._tasks, self._disk, self._transients, self._waiting, self.sessions)
         return set().union(*(part.datasets() for part in parts))
 
     def _can_relist(self, name: str) -> bool:
@@ -141,7 +141,7 @@ class Staging:
         deadline = self._clock.now() + STOP_S
         while len(self._disk) and self._clock.now() < deadline:
             self.step(0.1)
-        self._wants.fail_all(STOPPING)
+        self._waiting.fail_all(STOPPING)
         self.jobs.stop()
         self._beside.stop()
         self._disk.stop()
@@ -150,6 +150,10 @@ class Staging:
             path.unlink(missing_ok=True)
 
     # Jobs
+
+    def scanned(self, job: Job) -> int:
+        """Objects that were seen for a job, also by a scan that is under way."""
+        return job.scanned or self._tasks.scanned(job.id)
 
     def under_way(self, job: Job) -> int:
         """Samples of a job that are prepared but not yet durable."""
@@ -175,9 +179,9 @@ class Staging:
         each = min(each, self._tasks.shard_samples_max(dataset))
         for at in range(0, len(missing), each):
             part = missing[at : at + each]
-            piece = Piece(dataset, part, dataset.choose_format("auto")[0], for_reader=True)
-            self._tasks.put_urgent(replace(piece, distance=self.sessions.distance_to(dataset, part)))
-        return self._wants.add(dataset, reasons, wait_s)
+            lot = Lot(dataset, part, dataset.choose_format("auto")[0], for_reader=True)
+            self._tasks.put_urgent(replace(lot, distance=self.sessions.distance_to(dataset, part)))
+        return self._waiting.add(dataset, reasons, wait_s)
 
     def pin_again(self, lost: Iterable[ShardRow]) -> None:
         """These were corrupt: what comes in the place of pinned ones is pinned, too."""
@@ -190,7 +194,7 @@ class Staging:
         self._pins.pop(dataset.id, None)
 
     def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
-        return self._wants.last.get((dataset.record.lineage, dataset.id, number))
+        return self._waiting.last.get((dataset.record.lineage, dataset.id, number))
 
     def sample_bytes(self, dataset: Dataset) -> float:
         return self._tasks.mean_row_bytes(dataset)
@@ -214,8 +218,8 @@ class Staging:
         tasks = self._tasks
         if tasks.pool.free_slots() <= 0 or tasks.must_wait or len(self._disk) >= NOT_YET_DURABLE_MAX:
             return False
-        if piece := tasks.next_suspect() or tasks.next_urgent():
-            self._build(piece)
+        if lot := tasks.next_suspect() or tasks.next_urgent():
+            self._build(lot)
             return True
         for session in self.sessions.by_need():
             dataset = session.dataset
@@ -228,14 +232,14 @@ class Staging:
                 reach = max(REACH_MIN, int(REACH_PART * kept))
             samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
             if len(samples):
-                self._build(Piece(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))
+                self._build(Lot(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))
                 return True
-        if piece := self.jobs.next_piece() or self._next_hot():
-            self._build(piece)
+        if lot := self.jobs.next_lot() or self._next_hot():
+            self._build(lot)
             return True
         return False
 
-    def _next_hot(self) -> Piece | None:
+    def _next_hot(self) -> Lot | None:
         """What was read lately and is not resident any more, once nobody needs anything and there is room."""
         if self.sessions.by_need() or self._clock.now() < self._refill_at:
             return None
@@ -244,54 +248,51 @@ class Staging:
             words = dataset.index.words
             cold = is_resident(words) | is_failed(words) | self._tasks.in_flight(dataset)
             cold |= ~dataset.manifest.has(dataset.count)  # what has gone from the source cannot be had
-            hot = dataset.reads.hottest(~cold, self._tasks.shard_samples_max(dataset), self._clock.wall())
+            hot = dataset.heat.hottest(~cold, self._tasks.shard_samples_max(dataset), self._clock.wall())
             if len(hot) and self._tasks.samples_that_fit(dataset, len(hot)) == len(hot):
-                return Piece(dataset, hot, dataset.choose_format("auto")[0])
+                return Lot(dataset, hot, dataset.choose_format("auto")[0])
         return None
 
-    def _build(self, piece: Piece) -> None:
+    def _build(self, lot: Lot) -> None:
         """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
-        fit = self._tasks.samples_that_fit(piece.dataset, len(piece.samples), piece.format)
+        fit = self._tasks.samples_that_fit(lot.dataset, len(lot.samples), lot.format)
         try:
-            if piece.is_transient or not piece.for_reader or fit == len(piece.samples):
-                self._tasks.build(piece, is_transient=piece.is_transient)
+            if lot.is_transient or not lot.for_reader or fit == len(lot.samples):
+                self._tasks.build(lot, is_transient=lot.is_transient)
                 return
             keep = self._evictor.make_room(
-                piece.dataset, piece.samples, self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
+                lot.dataset, lot.samples, self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
             )
-            keep = keep[: self._tasks.samples_that_fit(piece.dataset, len(keep), piece.format)]
+            keep = keep[: self._tasks.samples_that_fit(lot.dataset, len(keep), lot.format)]
             if len(keep):
-                self._tasks.build(replace(piece, samples=keep))
-            rest = np.setdiff1d(piece.samples, keep)
+                self._tasks.build(replace(lot, samples=keep))
+            rest = np.setdiff1d(lot.samples, keep)
             if len(rest):
-                self._tasks.build(replace(piece, samples=rest), is_transient=True)
+                self._tasks.build(replace(lot, samples=rest), is_transient=True)
         except NoSpace as error:
-            if piece.for_reader:  # not even memory has room
-                self._give_up(piece.dataset, piece.samples, error)
+            if lot.for_reader:  # not even memory has room
+                self._give_up(lot.dataset, lot.samples, error)
             else:  # the disk was filled since we looked: what a job waits for it takes again
                 self.jobs.wait_for_room()
 
     def _ended(self, outcome: Outcome) -> None:
         """A task is over: its job, and everyone who waits for its samples, hears of it."""
-        task = outcome.task
+        task, job = outcome.task, self.jobs.find(outcome.task.job)
         try:
             if outcome.error is not None:
                 raise outcome.error
             if task.dataset is not None:
                 self._built(task, outcome.result)
-            elif task.job is not None and task.path is not None:
-                if task.job.ended:
-                    Scan(task.path).unlink()
-                else:
-                    self.jobs.scanned(task.job, task.path, outcome.result)
+            elif task.path is not None:
+                self.jobs.scanned(job, task.path, outcome.result) if job else Scan(task.path).unlink()
         except Exception as caught:  # a bug that one job runs into must not end all others
             error = known_error(caught, str(self.cache.directory))
             if task.dataset is None and task.path is not None:
                 Scan(task.path).unlink()
             if not isinstance(caught, StagerError | OSError):
                 log.exception("task failed id=%d dataset=%s", task.id, task.spec.name)
-            if task.job is not None and not task.job.ended:
-                self.jobs.end(task.job, "failed", error)
+            if job is not None and not job.ended:
+                self.jobs.end(job, "failed", error)
             if task.dataset is not None and isinstance(error, NoSpace) and not task.is_transient:
                 self._put_back(task, task.dataset)
             elif task.dataset is not None:
@@ -302,7 +303,7 @@ class Staging:
         self.jobs.wait_for_room()
         if task.for_reader:
             self._tasks.put_urgent(
-                Piece(dataset, task.samples, task.format, for_reader=True, is_transient=True)
+                Lot(dataset, task.samples, task.format, for_reader=True, is_transient=True)
             )
 
     def _give_up(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
@@ -311,7 +312,7 @@ class Staging:
             "staging failed dataset=%s samples=%d error=%r", dataset.name, len(samples), error.message
         )
         self.jobs.fail(dataset, samples, error)
-        self._wants.fail(dataset, samples, error)
+        self._waiting.fail(dataset, samples, error)
 
     def _built(self, task: Task, result: Mapping[str, Any]) -> None:
         """A shard is complete under its final name (or was only measured)."""
@@ -325,8 +326,8 @@ class Staging:
             self.cache.record_failures(dataset, failures)
             self.jobs.left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
         self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
-        if task.job is not None and not task.job.ended:
-            self.jobs.planned(task.job, result)
+        if (job := self.jobs.find(task.job)) is not None:
+            self.jobs.planned(job, result)
 
     def _publish(self, dataset: Dataset, task: Task, samples: Numbers, size_bytes: int) -> None:
         """Show a shard to the readers at once; make it durable right behind."""

@@ -17,7 +17,7 @@ from stager.jobs.job import Job, Request
 from stager.jobs.start_time import ready_json
 from stager.owner import meter
 from stager.owner.explain import explain
-from stager.owner.loop import Staging
+from stager.owner.loop import Loop
 from stager.owner.readers import Readers
 from stager.reader.index import is_resident, shard_of
 from stager.reader.manifest import Manifest
@@ -38,10 +38,10 @@ class Part:
 class Owner:
     """Every method runs on the loop's thread and returns what can be sent as JSON."""
 
-    def __init__(self, cache: Cache, staging: Staging | None = None) -> None:
+    def __init__(self, cache: Cache, loop: Loop | None = None) -> None:
         self.cache, self.clock = cache, cache.clock
-        self.staging = staging or Staging(cache)
-        self.readers = Readers(cache, self.staging)
+        self.loop = loop or Loop(cache)
+        self.readers = Readers(cache, self.loop)
         self.began_at = self.clock.now()
 
     # What is there
@@ -56,12 +56,12 @@ class Owner:
                 "version": __version__,
                 "uptime_s": round(self.clock.now() - self.began_at, 1) if is_up else 0.0,
                 "cache_dir": str(self.cache.directory),
-                "native": self.staging.native,
+                "native": self.loop.native,
             },
             "budget": self.cache.budget.to_json(),
             "datasets": [{name: row[name] for name in names} for row in datasets],
-            "sessions": self.staging.sessions.to_json(),
-            "jobs": [self._job_in_short(job) for job in self.staging.jobs.by_id.values() if job.id > 0],
+            "sessions": self.loop.sessions.to_json(),
+            "jobs": [self._job_in_short(job) for job in self.loop.jobs.by_id.values() if job.id > 0],
         }
 
     def _job_in_short(self, job: Job) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Owner:
             )
         number = int(manifest.numbers[place])
         word = dataset.index.words[number : number + 1]
-        resident, planned = bool(is_resident(word)[0]), self.staging.planned(dataset, np.asarray([number]))
+        resident, planned = bool(is_resident(word)[0]), self.loop.planned(dataset, np.asarray([number]))
         return {
             "dataset": name,
             "index": place,
@@ -151,31 +151,32 @@ class Owner:
             "resident": resident,
             "shard": f"{int(shard_of(word)[0]):08x}" if resident else None,
             "version": dataset.records.infos([number])[0].version,
-            "why": explain(self.cache, dataset, number, planned, self.staging.has_room(dataset)),
-            "last": self.staging.last_miss(dataset, number),
+            "why": explain(self.cache, dataset, number, planned, self.loop.has_room(dataset)),
+            "last": self.loop.last_miss(dataset, number),
         }
 
     # Jobs
 
     def prefetch(self, request: Request) -> dict[str, Any]:
         check_installed(request.spec.recipe)
-        return self.job_json(self.staging.jobs.submit(request))
+        return self.job_json(self.loop.jobs.submit(request))
 
     def job(self, job_id: int) -> dict[str, Any]:
         """A job, also one that ended before the last start: whoever waits for it may have missed that."""
-        job = self.staging.jobs.by_id.get(job_id)
+        job = self.loop.jobs.by_id.get(job_id)
         value = self.job_json(job) if job else self.cache.catalog.ended_job(job_id)
         if value is None:
             raise UsageError(f"there is no job {job_id}", hint="stager status lists the jobs")
         return value
 
     def cancel(self, job_id: int, finish: bool = False) -> dict[str, Any]:
-        if job_id in self.staging.jobs.by_id:
-            self.staging.jobs.cancel(self.staging.jobs.by_id[job_id], finish)
+        if job_id in self.loop.jobs.by_id:
+            self.loop.jobs.cancel(self.loop.jobs.by_id[job_id], finish)
         return self.job(job_id)
 
     def job_json(self, job: Job) -> dict[str, Any]:
-        told = job.to_json(self.clock.now(), 0 if job.ended else self.staging.under_way(job))
+        told = job.to_json(self.clock.now(), 0 if job.ended else self.loop.under_way(job))
+        told["scanned"] = self.loop.scanned(job)
         return told | {"ready": ready_json(told, meter.reader_rate(self.cache.catalog, told["dataset"]))}
 
     # Shards
@@ -185,8 +186,8 @@ class Owner:
         dataset = self.dataset(name)
         return {
             "dataset": name,
-            "reads": pack_numbers(dataset.reads.trace()),
-            "sample_bytes": self.staging.sample_bytes(dataset),
+            "reads": pack_numbers(dataset.heat.trace()),
+            "sample_bytes": self.loop.sample_bytes(dataset),
         }
 
     def evict(self, name: str, subset: Subset, part: Part | None = None) -> dict[str, Any]:
@@ -196,7 +197,7 @@ class Owner:
         dataset = self.dataset(name)
         ours = [shard.samples[shard.samples >= 0] for shard in free if shard.dataset == dataset.id]
         if ours:
-            dataset.reads.forget(np.concatenate(ours))  # or it would be staged again: it was hot
+            dataset.heat.forget(np.concatenate(ours))  # or it would be staged again: it was hot
         freed = self.cache.departures.evict(free, "evicted", "by stager evict")
         return {
             "dataset": name,
@@ -211,7 +212,7 @@ class Owner:
         shards = self._shards(name, subset, part, whole=False)
         self.cache.catalog.pin_shards([shard.number for shard in shards], pinned)
         if not pinned:
-            self.staging.unpin(self.dataset(name))
+            self.loop.unpin(self.dataset(name))
         return {
             "dataset": name,
             "shards": len(shards),
@@ -257,14 +258,14 @@ class Owner:
         ]
 
     def check_books(self) -> list[str]:
-        return check_books(self.cache, self.staging.paths_under_way())
+        return check_books(self.cache, self.loop.paths_under_way())
 
     def drop_bad(self, shards: Iterable[int]) -> dict[str, Any]:
         """Take bad shards away; what they held is staged again by a job of each data set."""
         wanted = set(shards)
         bad = [shard for shard in self.cache.catalog.shards() if shard.number in wanted]
         self.cache.departures.evict(bad, "corrupt", "stager verify found it")
-        self.staging.pin_again(bad)
+        self.loop.pin_again(bad)
         jobs = []
         for dataset in self.cache.datasets.values():
             rows = [shard.samples for shard in bad if shard.dataset == dataset.id]
@@ -272,7 +273,7 @@ class Owner:
                 np.concatenate([dataset.manifest.numbers[:0], *rows]), dataset.manifest.numbers
             )
             if len(lost):
-                jobs.append(self.staging.jobs.restage(dataset, lost).id)
+                jobs.append(self.loop.jobs.restage(dataset, lost).id)
         return {"dropped": len(bad), "jobs": jobs}
 
 

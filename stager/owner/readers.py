@@ -12,11 +12,11 @@ from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.errors import UsageError
 from stager.owner import meter
-from stager.owner.loop import Staging
+from stager.owner.loop import Loop
 from stager.owner.meter import Report, Totals
 from stager.reader.index import is_resident, shard_of
 from stager.reader.values import Numbers
-from stager.sessions.session import Reading, Session
+from stager.sessions.session import OpenSession, OrderRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Version:
 class Readers:
     """Every method runs on the loop's thread. Samples are told by their numbers."""
 
-    def __init__(self, cache: Cache, staging: Staging) -> None:
-        self._cache, self._staging = cache, staging
+    def __init__(self, cache: Cache, loop: Loop) -> None:
+        self._cache, self._loop = cache, loop
 
     def hello(self, version: Version, session: str, manifest: str, pid: int) -> dict[str, Any]:
         """A session reads this version of a data set: what it reads is kept while its process lives."""
@@ -41,14 +41,14 @@ class Readers:
                 f"{version.dataset} is not kept any more as it was when it was opened",
                 hint="open the data set again",
             )
-        self._staging.leases.take(session, version.dataset, manifest, pid)
+        self._loop.leases.take(session, version.dataset, manifest, pid)
         return {}
 
     def want(
         self, version: Version, samples: Iterable[int], corrupt: Iterable[int], wait_s: float
     ) -> "Future[dict[str, Any]]":
         dataset = self.opened(version)
-        return self._staging.want(
+        return self._loop.want(
             dataset, self._numbers(dataset, samples), self._numbers(dataset, corrupt), wait_s
         )
 
@@ -92,7 +92,7 @@ class Readers:
                 found.append((samples[numbers == number].tolist(), dataset.path_of(shard), shard.dead_rows))
         return found
 
-    def asked_to_read(self, reading: Reading) -> Callable[[], Session]:
+    def asked_to_read(self, reading: OrderRequest) -> Callable[[], OpenSession]:
         """Check what a reader says of itself; return what makes a session of it.
 
         That takes a fifth of a second for a million samples and touches nothing of ours: off the loop.
@@ -100,40 +100,40 @@ class Readers:
         dataset = self.opened(Version(reading.dataset, reading.recipe, reading.lineage))
         for order in reading.own_orders:
             self._in_range(dataset, order)
-        room = self._staging.room_for(dataset)
+        room = self._loop.room_for(dataset)
 
-        def make() -> Session:
+        def make() -> OpenSession:
             manifest = dataset.version(reading.manifest)
-            session = Session(reading, dataset, manifest, self._cache.clock)
+            session = OpenSession(reading, dataset, manifest, self._cache.clock)
             if session.missing > room:  # samples will have to make room for others
                 session.look_ahead()
             return session
 
         return make
 
-    def read_in_order(self, session: Session) -> dict[str, Any]:
+    def read_in_order(self, session: OpenSession) -> dict[str, Any]:
         """Stage ahead of a reader whose order is known from now on."""
         if not self._cache.is_open(session.dataset):
             raise UsageError(f"{session.dataset.name} is not kept any more", hint="open the data set again")
-        self._staging.sessions.register(session)
+        self._loop.sessions.register(session)
         return {"samples": len(session.order), "missing": session.missing}
 
     def heard(self, session: str, position: int) -> dict[str, Any]:
-        return {"knows_order": self._staging.sessions.heard(session, position)}
+        return {"knows_order": self._loop.sessions.heard(session, position)}
 
     def report(self, value: Mapping[str, Any]) -> dict[str, Any]:
         dataset = self._find(Version(value["dataset"], value["recipe"], value["lineage"]))
         knows_order = True
         if value["position"] is not None:
-            knows_order = self._staging.sessions.heard(value["session"], value["position"])
+            knows_order = self._loop.sessions.heard(value["session"], value["position"])
         if dataset is not None:
-            dataset.reads.add(self._in_range(dataset, value["reads"]), self._cache.clock.wall())
+            dataset.heat.add(self._in_range(dataset, value["reads"]), self._cache.clock.wall())
         report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
         meter.absorb(
             self._cache.catalog, Report(**report, totals=Totals(**value["totals"])), self._cache.clock.wall()
         )
         # If not, we have been restarted, or were away when it opened: tell us again.
-        return {"knows_order": knows_order, "knows_reader": self._staging.leases.heard(value["session"])}
+        return {"knows_order": knows_order, "knows_reader": self._loop.leases.heard(value["session"])}
 
     def _numbers(self, dataset: Dataset, samples: Iterable[int]) -> Numbers:
         return self._in_range(dataset, np.unique(np.fromiter(samples, dtype=np.int64)))

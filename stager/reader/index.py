@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import CacheError
+from stager.reader.values import Mask
 
 Words = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
 
 # A word: 0 is not resident. Bit 63 present, bit 62 failed, 60 format, 59 parity, 24-55 shard, 0-23 row. All
 # bits together are even: a word with one flipped bit is damaged, and neither resident nor failed.

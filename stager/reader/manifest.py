@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stager.errors import CacheError
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.sealed import read_sealed
 from stager.reader.values import Numbers, key_hash
 
@@ -28,7 +28,7 @@ PLACE: Final = pa.schema([("number", pa.uint32()), ("label", pa.int32()), ("spli
 class Manifest:
     """An open manifest, and the records that its numbers are of."""
 
-    def __init__(self, table: pa.Table, records: Records) -> None:
+    def __init__(self, table: pa.Table, records: SampleList) -> None:
         about = json.loads(table.schema.metadata[b"stager"])
         if about["format"] != MANIFEST_FORMAT:
             raise CacheError(
@@ -50,7 +50,7 @@ class Manifest:
             )
 
     @classmethod
-    def open(cls, path: Path, records: Records) -> "Manifest":
+    def open(cls, path: Path, records: SampleList) -> "Manifest":
         """Raise CacheError if it is missing, damaged, or of other records."""
         table = read_sealed(path)
         try:

@@ -5,15 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stager.errors import UsageError
 from stager.reader.manifest import Manifest
-from stager.reader.values import encode_key
+from stager.reader.values import Mask, encode_key
 
-Mask = npt.NDArray[np.bool_]
 COLUMNS: Final = ("class", "key", "label", "size", "split", "version")
 NUMBERS: Final = {"label": pa.int32(), "size": pa.int64()}
 _TOKEN: Final = re.compile(

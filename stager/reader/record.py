@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stager.atomic import atomic_path
 from stager.errors import CacheError, StagerError, UsageError
 from stager.reader.shards import SUFFIXES
 from stager.reader.values import Field, SourceSpec, canonical_json, digest_of
@@ -58,10 +57,9 @@ class DatasetRecord:
     lineage: str  # of the list of its samples
     segments: tuple[str, ...]  # the files of that list
 
-    def write(self, directory: Path, scratch_dir: Path) -> None:
+    def to_text(self) -> str:
         value = {"format": RECORD_FORMAT, **asdict(self)}
-        with atomic_path(directory / "dataset.json", scratch_dir) as scratch:
-            scratch.write_text(canonical_json({**value, "sum": _sum(value)}))
+        return canonical_json({**value, "sum": _sum(value)})
 
     def is_at(self, directory: Path) -> bool:
         """Is this what readers find there?"""

@@ -29,7 +29,7 @@ RECORD: Final = pa.schema(
 NUMBERS_MAX: Final = 0xFFFFFFFF  # 32 bits, and the last one says "gone"
 
 
-class Records:
+class SampleList:
     """The list as it was when it was opened. Later segments only add to it."""
 
     def __init__(self, lineage: str, names: Sequence[str], batches: Sequence[pa.RecordBatch]) -> None:
@@ -42,14 +42,14 @@ class Records:
         }
 
     @classmethod
-    def open(cls, directory: Path, lineage: str, names: Iterable[str]) -> "Records":
+    def open(cls, directory: Path, lineage: str, names: Iterable[str]) -> "SampleList":
         """Raise CacheError if a segment is missing or damaged."""
         names = tuple(names)
         return cls(lineage, names, [read_segment(directory / name) for name in names])
 
-    def plus(self, name: str, batch: pa.RecordBatch) -> "Records":
+    def plus(self, name: str, batch: pa.RecordBatch) -> "SampleList":
         """The list with one more segment."""
-        return Records(self.lineage, (*self.names, name), [*(b for b in self._batches if len(b)), batch])
+        return SampleList(self.lineage, (*self.names, name), [*(b for b in self._batches if len(b)), batch])
 
     def __len__(self) -> int:
         return int(self._ends[-1])

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xxhash
 
 Arrays = dict[str, npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_]  # which of some samples
 Numbers = npt.NDArray[np.int64]  # of samples: numbers for life (records.py), places in a manifest, positions
 Starts = npt.NDArray[np.int64]  # of rows: their offsets in a file
 
@@ -80,6 +81,16 @@ class ShardHeader:
         value = json.loads(text)
         fields = tuple(Field.from_json(field) for field in value["fields"])
         return cls(value["dataset"], value["manifest"], value["recipe"], fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One sample on its way into a shard."""
+
+    key: str
+    version: str
+    arrays: Arrays
+    checksum: int
 
 
 class ShardReader(Protocol):

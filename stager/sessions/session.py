@@ -9,13 +9,12 @@ import numpy as np
 from stager.cache.dataset import Dataset
 from stager.clock import Clock
 from stager.errors import UsageError
-from stager.eviction.policy import NEVER, Course, Uses
-from stager.jobs.job import Mask
 from stager.reader.index import is_failed, is_resident
 from stager.reader.manifest import Manifest
 from stager.reader.order import epoch_order, rank_order
 from stager.reader.subset import Subset, draw
-from stager.reader.values import ByNumber, Numbers
+from stager.reader.values import ByNumber, Mask, Numbers
+from stager.sessions.course import NEVER, Course, Uses
 
 SILENT_S: Final = 5.0  # a session that does not report for so long has ended
 RESTS_S: Final = 600.0  # and may come back for its next epoch: a training validates, or saves its state
@@ -27,7 +26,7 @@ GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any positi
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OrderRequest:
     """What a session says of itself: enough to know its order without sending it."""
 
     session: str
@@ -62,12 +61,12 @@ class Reading:
         return (*common, self.session) if self.own_orders else common
 
 
-class Session:
+class OpenSession:
     """One reader's way through an epoch."""
 
-    def __init__(self, reading: Reading, dataset: Dataset, manifest: Manifest, clock: Clock) -> None:
+    def __init__(self, reading: OrderRequest, dataset: Dataset, manifest: Manifest, clock: Clock) -> None:
         """`manifest`: the version that the reader has."""
-        self.reading, self.dataset, self._clock = reading, dataset, clock
+        self.asked, self.dataset, self._clock = reading, dataset, clock
         self._numbers = draw(manifest, reading.subset).numbers  # of the subset
         if len(self._numbers) != reading.length and not reading.own_orders:
             raise UsageError(
@@ -82,7 +81,7 @@ class Session:
         self.last_rate = GUESS_RATE  # of the epoch before
 
     def _order(self, epochs_ahead: int) -> Numbers:
-        reading = self.reading
+        reading = self.asked
         if reading.own_orders:
             return reading.own_orders[epochs_ahead] if epochs_ahead < len(reading.own_orders) else NONE
         if reading.shuffle:
@@ -119,7 +118,7 @@ class Session:
     @cached_property
     def _members(self) -> ByNumber:
         members = np.zeros(self.dataset.count, dtype=np.bool_)
-        if self.reading.own_orders:
+        if self.asked.own_orders:
             members[self.order] = members[self._order(1)] = True
         else:
             members[self._numbers] = True
@@ -132,12 +131,12 @@ class Session:
 
     def course(self) -> Course:
         """What is known of the reads to come."""
-        is_uniform = not self.reading.own_orders
+        is_uniform = not self.asked.own_orders
         rate = self.rate
         epoch_s = max(len(self.order), 1) / rate
         # From the position that was told, not from the likely one: that is a guess, and a sample which the
         # reader comes to just now would be given up as one that it has passed.
-        return Course(self.reading.job, is_uniform, self._uses, self._members, self.position, rate, epoch_s)
+        return Course(self.asked.job, is_uniform, self._uses, self._members, self.position, rate, epoch_s)
 
     def rest(self) -> Course:
         """The same of a session that is silent: the longer it is, the later it comes back."""
@@ -221,12 +220,12 @@ class Sessions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: dict[str, Session] = {}
-        self._resting: dict[str, Session] = {}  # silent, but what they read is still theirs for a while
+        self._open: dict[str, OpenSession] = {}
+        self._resting: dict[str, OpenSession] = {}  # silent, but what they read is still theirs for a while
 
-    def register(self, session: Session) -> None:
+    def register(self, session: OpenSession) -> None:
         """Begin a session, or its next epoch."""
-        name = session.reading.session
+        name = session.asked.session
         before = self._open.get(name) or self._resting.pop(name, None)
         if before is not None:
             session.last_rate = before.rate
@@ -241,7 +240,7 @@ class Sessions:
         """A session is alive, and this far. False: we do not know its order."""
         known = self._open.get(session)
         if known is not None:
-            known.dataset.reads.add(known.heard(position), self._clock.wall())
+            known.dataset.heat.add(known.heard(position), self._clock.wall())
         return known is not None
 
     def end_silent(self) -> None:
@@ -278,12 +277,12 @@ class Sessions:
     def versions(self) -> set[tuple[str, str]]:
         """The data sets and manifests that are read, also by those that rest."""
         sessions = (*self._open.values(), *self._resting.values())
-        return {(session.reading.dataset, session.reading.manifest) for session in sessions}
+        return {(session.asked.dataset, session.asked.manifest) for session in sessions}
 
     def positions(self) -> dict[tuple[str, int], int]:
         """How far each session is, by name and epoch."""
         sessions = self._open.values()
-        return {(session.reading.session, session.reading.epoch): session.position for session in sessions}
+        return {(session.asked.session, session.asked.epoch): session.position for session in sessions}
 
     def lost(self, dataset: Dataset, samples: Numbers) -> None:
         """Samples are resident no more: those that are still to be read must be staged again."""
@@ -309,8 +308,8 @@ class Sessions:
             {
                 "session": name,
                 "dataset": session.dataset.name,
-                "epoch": session.reading.epoch,
-                "rank": session.reading.rank,
+                "epoch": session.asked.epoch,
+                "rank": session.asked.rank,
                 "position": session.position,
                 "samples": len(session.order),
                 "lead": session.lead,
@@ -318,9 +317,9 @@ class Sessions:
             for name, session in self._open.items()
         ]
 
-    def by_need(self) -> list[Session]:
+    def by_need(self) -> list[OpenSession]:
         """Those with the shortest lead first."""
         return sorted(self._open.values(), key=lambda session: session.lead)
 
-    def _of(self, dataset: Dataset) -> list[Session]:
+    def _of(self, dataset: Dataset) -> list[OpenSession]:
         return [session for session in self._open.values() if session.dataset is dataset]

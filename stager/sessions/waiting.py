@@ -18,7 +18,7 @@ Answer = dict[str, Any]  # {"pending": [...], "reasons": {sample: reason}, "fail
 
 
 @dataclass(slots=True)
-class Want:
+class WaitingReader:
     """One reader that waits for samples."""
 
     dataset: Dataset
@@ -35,18 +35,18 @@ class Want:
         return found
 
 
-class Wants:
+class WaitingReaders:
     """All readers that wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: list[Want] = []
+        self._open: list[WaitingReader] = []
         self.last: dict[tuple[str, int, int], dict[str, Any]] = {}  # (lineage, data set, sample) -> last miss
 
     def add(self, dataset: Dataset, reasons: dict[int, str], wait_s: float) -> "Future[Answer]":
         """Wait for the samples that `reasons` has, each with why it is missing."""
         now = self._clock.now()
-        want = Want(dataset, set(reasons), reasons, now + wait_s, now, Future())
+        want = WaitingReader(dataset, set(reasons), reasons, now + wait_s, now, Future())
         want.answer.set_running_or_notify_cancel()  # from now on it can only be answered
         self._open.append(want)
         return want.answer
@@ -66,7 +66,7 @@ class Wants:
                     {"pending": sorted(want.waiting), "reasons": want.reasons, "failed": want.failed()}
                 )
 
-    def _remember(self, want: Want) -> None:
+    def _remember(self, want: WaitingReader) -> None:
         wait_s = round(self._clock.now() - want.since, 3)
         for number, reason in want.reasons.items():
             about = {"outcome": "miss", "reason": reason, "at": self._clock.wall(), "wait_s": wait_s}
@@ -90,7 +90,7 @@ class Wants:
     def fail_all(self, error: StagerError) -> None:
         self._fail(list(self._open), error)
 
-    def _fail(self, wants: list[Want], error: StagerError) -> None:
+    def _fail(self, wants: list[WaitingReader], error: StagerError) -> None:
         for want in wants:
             self._open.remove(want)
             want.answer.set_exception(error)

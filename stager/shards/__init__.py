@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from stager.errors import ShardCorrupt
-from stager.interfaces import Row, ShardFormat, ShardWriter
+from stager.interfaces import ShardFormat, ShardWriter
 from stager.reader.shards import SUFFIXES, open_shard
 from stager.reader.shards.arrow import ArrowReader
 from stager.reader.shards.lmdb import LmdbReader
-from stager.reader.values import ShardHeader, ShardReader, checksum_of, sample_tag
+from stager.reader.values import Prepared, ShardHeader, ShardReader, checksum_of, sample_tag
 from stager.shards.collected import CollectedRows, write_rows
 
 __all__ = ["FORMATS", "verify_shard"]
@@ -26,7 +26,7 @@ class ArrowFormat:
             return ArrowRows(path, header, rows_max)
         return CollectedRows(path, header, fill_arrow, room_bytes)
 
-    def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+    def write(self, path: Path, header: ShardHeader, rows: Sequence[Prepared]) -> None:
         from stager.shards.arrow import fill_arrow
 
         write_rows(path, header, rows, fill_arrow)
@@ -45,7 +45,7 @@ class LmdbFormat:
 
         return CollectedRows(path, header, fill_lmdb, room_bytes)
 
-    def write(self, path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+    def write(self, path: Path, header: ShardHeader, rows: Sequence[Prepared]) -> None:
         from stager.shards.lmdb import fill_lmdb
 
         write_rows(path, header, rows, fill_lmdb)

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stager.interfaces import Row
 from stager.reader.shards.arrow import find_footer
 from stager.reader.shards.envelope import Envelope
 from stager.reader.shards.file import ShardFile
 from stager.reader.shards.stored import bytes_of, stored_arrays
 from stager.reader.shards.trailer import Place, pack_trailer
-from stager.reader.values import Field, ShardHeader, canonical_json
+from stager.reader.values import Field, Prepared, ShardHeader, canonical_json
 from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
 from stager.shards.pieces import PieceWriter, write_at
 
@@ -26,7 +25,7 @@ ALIGNMENT_BYTES = 64
 MAGIC_BYTES = 8  # an Arrow file opens with "ARROW1" and two zeros
 
 
-def fill_arrow(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+def fill_arrow(path: Path, header: ShardHeader, rows: Sequence[Prepared]) -> None:
     """One record batch: a column a field (two if raw rows differ), then key, version and checksum."""
     envelope = Envelope.of(header, rows)
     columns: dict[str, pa.Array] = {}
@@ -56,7 +55,7 @@ class ArrowRows:
         (self._field,) = header.fields
         assert self._field.row_bytes
         self._path, self._header, self._row_bytes = path, header, self._field.row_bytes
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, Prepared] = {}
         self._numbers = count()  # `next` is safe in threads
         self._starts_at = _rows_start(header, rows_max)
         self._file = path.open("xb", buffering=0)
@@ -69,10 +68,10 @@ class ArrowRows:
             raise
         self._pieces.write(memoryview(bytes(self._starts_at)), 0)  # in place of what is known at the end
 
-    def add(self, row: Row) -> int:
+    def add(self, row: Prepared) -> int:
         (array,) = stored_arrays(self._field, [row])
         number = next(self._numbers)
-        self._rows[number] = Row(row.key, row.version, {}, row.checksum)
+        self._rows[number] = Prepared(row.key, row.version, {}, row.checksum)
         self._pieces.write(bytes_of(array).data, self._starts_at + number * self._row_bytes)
         return number
 
@@ -100,7 +99,7 @@ class ArrowRows:
 def _rows_start(header: ShardHeader, rows_max: int) -> int:
     """Where the first row of so many will lie, once the metadata is known."""
     (field,) = header.fields
-    envelope = Envelope.of(header, [Row("", "", {}, 0)])
+    envelope = Envelope.of(header, [Prepared("", "", {}, 0)])
     none = np.zeros(field.row_bytes or 0, np.uint8)
     batch = _batch_of({field.name: _fixed_column(field, 1, none)}, envelope)
     text = canonical_json(envelope.metadata() | {"samples": rows_max})

@@ -6,14 +6,13 @@ from itertools import count
 from pathlib import Path
 from typing import Self
 
-from stager.interfaces import Row
-from stager.reader.values import ShardHeader
+from stager.reader.values import Prepared, ShardHeader
 from stager.shards.allocate import take_room
 
-Fill = Callable[[Path, ShardHeader, Sequence[Row]], None]
+Fill = Callable[[Path, ShardHeader, Sequence[Prepared]], None]
 
 
-def write_rows(path: Path, header: ShardHeader, rows: Sequence[Row], fill: Fill) -> None:
+def write_rows(path: Path, header: ShardHeader, rows: Sequence[Prepared], fill: Fill) -> None:
     """Write a whole shard to a new file."""
     with CollectedRows(path, header, fill, room_bytes=0) as shard:
         for row in rows:
@@ -35,7 +34,7 @@ class CollectedRows:
         room_bytes: int,
     ) -> None:
         self._path, self._header, self._fill = path, header, fill
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, Prepared] = {}
         self._numbers = count()  # `next` is safe in threads
         self._is_whole = False
         with path.open("xb", buffering=0) as file:
@@ -45,7 +44,7 @@ class CollectedRows:
                 path.unlink()
                 raise
 
-    def add(self, row: Row) -> int:
+    def add(self, row: Prepared) -> int:
         number = next(self._numbers)
         self._rows[number] = row
         return number

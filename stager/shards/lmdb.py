@@ -11,12 +11,11 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
-from stager.interfaces import Row
 from stager.reader.shards.envelope import Envelope
 from stager.reader.shards.lmdb import RowField
 from stager.reader.shards.stored import bytes_of, stored_arrays
 from stager.reader.shards.trailer import pack_trailer
-from stager.reader.values import Field, ShardHeader, canonical_json
+from stager.reader.values import Field, Prepared, ShardHeader, canonical_json
 from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
 from stager.shards.lmdb_pages import find_values
 
@@ -30,7 +29,7 @@ def row_key(row: int) -> bytes:
     return row.to_bytes(4, "big")
 
 
-def fill_lmdb(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
+def fill_lmdb(path: Path, header: ShardHeader, rows: Sequence[Prepared]) -> None:
     """A value a row, its fields one after the other; then all keys, versions and checksums; then metadata.
 
     An empty file is a new environment to LMDB; to an old one it would add.
@@ -47,7 +46,7 @@ def fill_lmdb(path: Path, header: ShardHeader, rows: Sequence[Row]) -> None:
     _add_trailer(path, envelope, page_bytes)
 
 
-def _values(field: Field, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+def _values(field: Field, rows: Sequence[Prepared]) -> list[tuple[Any, ...]]:
     """What each row's value holds of a field."""
     arrays = stored_arrays(field, rows)
     if field.row_bytes is not None:

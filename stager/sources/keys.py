@@ -1,5 +1,5 @@
 """How a key looks in a message."""
 
-from stager.text import shown
+from stager.errors import shown
 
 __all__ = ["shown"]

@@ -27,14 +27,14 @@ from stager.interfaces import LeftOut, Recipe, Scanning, Source
 from stager.layouts import open_layout
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
-from stager.reader.sample_list import Records
+from stager.reader.sample_list import SampleList
 from stager.reader.values import ObjectInfo, canonical_json
 from stager.recipes import check_ready, open_recipe
 from stager.recipes.image import native
 from stager.recipes.image.resize import resizer_name
 from stager.shards import FORMATS
 from stager.sources import open_source
-from stager.worker.build import Pools, Turn, build_shard
+from stager.worker.build import PlaceInLine, Pools, build_shard
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class Worker:
         self._answers = answers
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
-        self._lists: dict[tuple[str, str], Records] = {}  # by directory and lineage
-        self._turn = Turn()  # of the last shard
+        self._lists: dict[tuple[str, str], SampleList] = {}  # by directory and lineage
+        self._turn = PlaceInLine()  # of the last shard
         self._turn.leave()
         self.pools = Pools(prepare_threads, self._load)
 
@@ -66,7 +66,7 @@ class Worker:
         elif task["kind"] == "scan":
             do = partial(self._run, task, self._scan)
         else:
-            self._turn = Turn(self._turn)
+            self._turn = PlaceInLine(self._turn)
             do = partial(self._run, task, partial(self._build, self._turn))
         threading.Thread(target=do, daemon=True).start()
 
@@ -106,7 +106,7 @@ class Worker:
             log.warning("%s: %s", spec.name, line)
         return {"left_out": line}
 
-    def _build(self, turn: Turn, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
+    def _build(self, turn: PlaceInLine, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
         began = time.perf_counter()
         done, said_at = 0, began
 
@@ -154,11 +154,11 @@ class Worker:
             self._open[name] = open_source(spec.source), open_recipe(spec.recipe)
         return self._open[name]
 
-    def _records(self, told: Mapping[str, Any]) -> Records:
+    def _records(self, told: Mapping[str, Any]) -> SampleList:
         name = (told["directory"], told["lineage"])
         known = self._lists.get(name)
         if known is None or not set(told["segments"]) <= set(known.names):
-            known = self._lists[name] = Records.open(
+            known = self._lists[name] = SampleList.open(
                 Path(told["directory"]), told["lineage"], told["segments"]
             )
         return known

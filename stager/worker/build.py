@@ -16,9 +16,9 @@ import numpy as np
 
 from stager.config import FETCH_BYTES_IN_FLIGHT, FETCHES_IN_FLIGHT, OBJECT_BYTES_MAX
 from stager.errors import SampleError, SourceBusy, SourceError
-from stager.interfaces import Fetched, Recipe, Row, ShardFormat, ShardWriter, Source
-from stager.reader.sample_list import Records
-from stager.reader.values import ObjectInfo, ShardHeader, checksum_of
+from stager.interfaces import Fetched, Recipe, ShardFormat, ShardWriter, Source
+from stager.reader.sample_list import SampleList
+from stager.reader.values import ObjectInfo, Prepared, ShardHeader, checksum_of
 
 TELL_EVERY_S: Final = 1.0
 # Sources end each read. If one does not, we fall silent, and are given up.
@@ -64,13 +64,13 @@ class Lanes(Generic[T]):
                     continue
 
 
-class Turn:
+class PlaceInLine:
     """A place in a line: whoever has it goes on when all before it have left.
 
     Shards are given out in the order of need, each on a thread of its own; so they are fetched in that order.
     """
 
-    def __init__(self, before: "Turn | None" = None) -> None:
+    def __init__(self, before: "PlaceInLine | None" = None) -> None:
         self._before = before
         self._left = threading.Event()
 
@@ -224,7 +224,7 @@ class _Work:
         row = len(self.rows)
         if self.shard is not None:
             try:
-                row = self.shard.add(Row(info.key, info.version, arrays, checksum))
+                row = self.shard.add(Prepared(info.key, info.version, arrays, checksum))
             except OSError as error:
                 self.broken = error
         self.rows.append((row, number, sum(array.nbytes for array in arrays.values())))
@@ -248,12 +248,12 @@ def build_shard(
     source: Source,
     recipe: Recipe,
     manifest: str,
-    records: Records,
+    records: SampleList,
     samples: Sequence[int],
     pools: Pools,
     progress: Callable[[int], None],
     is_urgent: bool = False,
-    turn: Turn | None = None,
+    turn: PlaceInLine | None = None,
     room_bytes: int = 0,
 ) -> Built:
     """Read and prepare these samples and write them to `path`; with no path, only measure.
@@ -261,7 +261,7 @@ def build_shard(
     A sample that cannot be had is left out and told. Only if the source failed for all of them, it raises.
     The first sample is asked for in its `turn`, which is left then. `room_bytes` are reserved for the file.
     """
-    turn = turn or Turn()
+    turn = turn or PlaceInLine()
     header = ShardHeader(dataset, manifest, recipe.digest, recipe.fields)
     with ExitStack() as stack:
         shard = path and stack.enter_context(shard_format.begin(path, header, len(samples), room_bytes))

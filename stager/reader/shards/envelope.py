@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import ShardCorrupt
-from stager.interfaces import Row
 from stager.reader.shards.trailer import FORMAT_VERSION
-from stager.reader.values import ShardHeader, canonical_json, decode_key, digest_of, encode_key
+from stager.reader.values import Prepared, ShardHeader, canonical_json, decode_key, digest_of, encode_key
 
 COLUMN_NAMES = ("key", "version", "checksum")
 ENVELOPE_PARTS = 5  # offsets and bytes of the keys, the same of the versions, checksums
@@ -46,7 +45,7 @@ class Envelope:
     checksums: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, header: ShardHeader, rows: Sequence[Row]) -> Self:
+    def of(cls, header: ShardHeader, rows: Sequence[Prepared]) -> Self:
         """Raise ValueError if these cannot be a shard."""
         if not rows:
             raise ValueError("a shard has at least one row")

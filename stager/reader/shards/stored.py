@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from stager.interfaces import Row
 from stager.reader.shards.file import ShardFile
-from stager.reader.values import Field
+from stager.reader.values import Field, Prepared
 
 
 def stored_dtype(field: Field) -> np.dtype[Any]:
@@ -17,7 +16,7 @@ def stored_dtype(field: Field) -> np.dtype[Any]:
     return np.dtype(field.dtype if field.encoding == "raw" else np.uint8)
 
 
-def stored_arrays(field: Field, rows: Sequence[Row]) -> list[npt.NDArray[Any]]:
+def stored_arrays(field: Field, rows: Sequence[Prepared]) -> list[npt.NDArray[Any]]:
     """One contiguous array a row. Raise ValueError if one is not what the field says."""
     dtype = stored_dtype(field)
     sides = field.shape if field.encoding == "raw" else (None,)

@@ -19,12 +19,12 @@ from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, WebPIm
 
 from stager.errors import SampleError
 from stager.recipes.image import native
-from stager.recipes.image.resize import Pixels, Target, goes_down_first
+from stager.recipes.image.resize import Pixels, Resized, goes_down_first
 from stager.recipes.image.selftest import check_native
 
 # Pillow knows the last two once they are imported. By itself it would import the forty others as well.
 RARE: Final = (TiffImagePlugin.TiffImageFile.format, WebPImagePlugin.WebPImageFile.format)
-FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", *RARE)
+PILLOW_FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", *RARE)
 JPEG: Final = b"\xff\xd8\xff"
 EXIF: Final = b"Exif\0\0"
 XMP_TURN: Final = b"tiff:Orientation"
@@ -40,8 +40,8 @@ HUSH: Final[Any] = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 INKS: Final = ("CMYK", "YCCK")
 
 # What turns an image upright, by its EXIF orientation.
-Turn = Callable[[Pixels], Pixels]
-TURNS: Final[dict[Any, Turn]] = {
+ToUpright = Callable[[Pixels], Pixels]
+TURNS: Final[dict[Any, ToUpright]] = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
     4: lambda pixels: pixels[::-1],
@@ -80,7 +80,7 @@ def decode_at_least(data: memoryview, max_pixels: int, shorter: int) -> Decoded:
 
 
 def decode_resized(
-    data: memoryview, max_pixels: int, target_of: Callable[[int, int], Target]
+    data: memoryview, max_pixels: int, target_of: Callable[[int, int], Resized]
 ) -> Pixels | None:
     """The window, with the pixels that a whole decode and `resize` would give it; None: go the long way."""
     check_native()
@@ -130,7 +130,7 @@ def _decode_jpeg(raw: memoryview, max_pixels: int, shorter: int) -> Decoded:
     return _whole(turn(pixels) if turn else pixels)
 
 
-def _turn_of(raw: memoryview) -> Turn | None:
+def _turn_of(raw: memoryview) -> ToUpright | None:
     """What turns a JPEG upright, if it is not."""
     if _may_be_turned(raw):
         with _readable(), _open(raw) as image:
@@ -180,7 +180,7 @@ def _open(raw: memoryview) -> Image.Image:
     """Read the header, and no more."""
     if next(iter(warnings.filters), None) != HUSH:  # catch_warnings would do, were it not unsafe with threads
         warnings.filterwarnings("ignore", module=HUSH[3].pattern)
-    return Image.open(io.BytesIO(raw), formats=FORMATS)
+    return Image.open(io.BytesIO(raw), formats=PILLOW_FORMATS)
 
 
 def _rgb(image: Image.Image) -> Pixels:
@@ -191,7 +191,7 @@ def _rgb(image: Image.Image) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
-def _turn_by_exif(image: Image.Image) -> Turn | None:
+def _turn_by_exif(image: Image.Image) -> ToUpright | None:
     """As PIL.ImageOps.exif_transpose."""
     return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
 

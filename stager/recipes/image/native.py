@@ -16,7 +16,7 @@ from stager.reader.native import load as load_library
 
 Pixels = npt.NDArray[np.uint8]  # height, width, 3
 Size = tuple[int, int]  # height, width
-Window = tuple[int, int, int, int]  # top, left, height, width of a resized image, the part that is wanted
+CropBox = tuple[int, int, int, int]  # top, left, height, width of a resized image, the part that is wanted
 
 
 WITHOUT_JPEG: Final = ("_native",)
@@ -67,7 +67,7 @@ def decodes_jpeg() -> bool:
     return library is not None and hasattr(library, "stager_decode_resized")
 
 
-def resize_rgb(pixels: Pixels, to: Size, window: Window, is_down_first: bool) -> Pixels:
+def resize_rgb(pixels: Pixels, to: Size, window: CropBox, is_down_first: bool) -> Pixels:
     """Pillow's bilinear resize of RGB pixels, which are contiguous. Only where it was compiled."""
     assert library is not None
     assert pixels.flags.c_contiguous
@@ -90,7 +90,7 @@ def look_at_jpeg(data: memoryview) -> tuple[int, int, bool] | None:
     return (found >> 16 & 0xFFFF, found & 0xFFFF, bool(found >> 32)) if found else None
 
 
-def decode_resized(data: memoryview, size: Size, to: Size, window: Window) -> Pixels | None:
+def decode_resized(data: memoryview, size: Size, to: Size, window: CropBox) -> Pixels | None:
     """Decode a JPEG of this size and resize it, across first. Only if `decodes_jpeg`.
 
     None: it is damaged, has another size, or is of a kind that is not for us.
@@ -130,7 +130,7 @@ def try_in_child(trials: Sequence[Trial]) -> list[bytes | None]:
     ]
 
 
-def _room_for(size: Size, window: Window) -> Pixels:
+def _room_for(size: Size, window: CropBox) -> Pixels:
     """Room for the window of an image of this size, which it must be inside of."""
     top, left, height, width = window
     assert 0 <= top < top + height <= size[0]

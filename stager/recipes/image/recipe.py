@@ -9,7 +9,7 @@ import numpy as np
 
 from stager.errors import SampleError, UsageError, nearest
 from stager.reader.values import Arrays, Field, canonical_json, digest_of
-from stager.recipes.image.resize import Pixels, Target, Window, resize
+from stager.recipes.image.resize import CropBox, Pixels, Resized, resize
 
 VERSION: Final = "image/1"  # to be raised when the same keys come to give other pixels
 JPEG_SIDE_MAX: Final = 65_500
@@ -82,7 +82,7 @@ class ImageRecipe:
             return cut(decoded.pixels, window)
         return resize(decoded.pixels, height, width, window)
 
-    def _target(self, height: int, width: int) -> Target:
+    def _target(self, height: int, width: int) -> Resized:
         return target(height, width, self.resize, self.crop)
 
 
@@ -95,10 +95,10 @@ def _decoders() -> Any:
 
 
 @lru_cache(1024)
-def target(height: int, width: int, resize: int, crop: int) -> Target:
+def target(height: int, width: int, resize: int, crop: int) -> Resized:
     """What an image of this size becomes. Most photos of a data set have one of a few sizes."""
     to_height, to_width = resized(height, width, resize)
-    return Target(to_height, to_width, centre(to_height, to_width, crop))
+    return Resized(to_height, to_width, centre(to_height, to_width, crop))
 
 
 def resized(height: int, width: int, shorter: int) -> tuple[int, int]:
@@ -110,16 +110,16 @@ def resized(height: int, width: int, shorter: int) -> tuple[int, int]:
     return int(shorter * height / width), shorter
 
 
-def centre(height: int, width: int, side: int) -> Window:
+def centre(height: int, width: int, side: int) -> CropBox:
     """The centre of an image, as torchvision's CenterCrop has it: around the image, if that is smaller."""
 
     def start(size: int) -> int:
         return round((size - side) / 2) if side <= size else -((side - size) // 2)
 
-    return Window(start(height), start(width), side, side) if side else Window(0, 0, height, width)
+    return CropBox(start(height), start(width), side, side) if side else CropBox(0, 0, height, width)
 
 
-def cut(pixels: Pixels, window: Window) -> Pixels:
+def cut(pixels: Pixels, window: CropBox) -> Pixels:
     """Cut a window out of an image. Outside of the image, it is black."""
     top, left, height, width = window
     inside = pixels[max(0, top) : top + height, max(0, left) : left + width]

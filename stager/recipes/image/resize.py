@@ -31,7 +31,7 @@ FEW_WEIGHTS: Final = 32
 SQUEEZE: Final = 1 - 3e-7
 
 
-class Window(NamedTuple):
+class CropBox(NamedTuple):
     """The part of a resized image that is wanted."""
 
     top: int
@@ -40,19 +40,19 @@ class Window(NamedTuple):
     width: int
 
 
-class Target(NamedTuple):
+class Resized(NamedTuple):
     """What an image becomes: its size, and the part of that which is wanted."""
 
     height: int
     width: int
-    window: Window
+    window: CropBox
 
 
 class Resizer(Protocol):
-    def __call__(self, pixels: Pixels, height: int, width: int, window: Window) -> Pixels: ...
+    def __call__(self, pixels: Pixels, height: int, width: int, window: CropBox) -> Pixels: ...
 
 
-def resize(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
+def resize(pixels: Pixels, height: int, width: int, window: CropBox) -> Pixels:
     """Resize to height x width and return the window of it, contiguous. Any number of threads may call."""
     return _chosen()[1](pixels, height, width, window)
 
@@ -98,13 +98,13 @@ def _torch() -> Any:
     return torch
 
 
-def resize_by_native(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
+def resize_by_native(pixels: Pixels, height: int, width: int, window: CropBox) -> Pixels:
     """Resize only what the window needs."""
     is_down_first = goes_down_first(pixels.shape[:2], (height, width))
     return native.resize_rgb(np.ascontiguousarray(pixels), (height, width), window, is_down_first)
 
 
-def resize_by_torch(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
+def resize_by_torch(pixels: Pixels, height: int, width: int, window: CropBox) -> Pixels:
     """Resize all of it and cut out the window: torch cannot compute a part."""
     source = np.require(pixels, requirements=["C", "W"])
     # The batch axis is added before the permute: torch then sees channels_last strides and is 2.5 times as
@@ -127,7 +127,7 @@ def _interpolate(batch: Any, height: int, width: int) -> Any:
     return _torch().nn.functional.interpolate(batch, mode="bilinear", antialias=True, **sizing)
 
 
-def resize_by_pillow(pixels: Pixels, height: int, width: int, window: Window) -> Pixels:
+def resize_by_pillow(pixels: Pixels, height: int, width: int, window: CropBox) -> Pixels:
     """An axis at a time, the rest cut off. Pillow and pillow-simd are called alike."""
     from PIL.Image import Resampling, fromarray
 
@@ -173,5 +173,5 @@ def goes_down_first(size: tuple[int, ...], to: tuple[int, int]) -> bool:
     return size[0] - to[0] > max(0, 2 * (size[1] - to[1]))
 
 
-def _cut(pixels: Pixels, top: int, left: int, window: Window) -> Pixels:
+def _cut(pixels: Pixels, top: int, left: int, window: CropBox) -> Pixels:
     return np.ascontiguousarray(pixels[top : top + window.height, left : left + window.width])
