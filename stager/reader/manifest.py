@@ -16,12 +16,12 @@ import pyarrow as pa
 from stager.errors import CacheError
 from stager.reader.sample_list import SampleList
 from stager.reader.sealed import read_sealed
-from stager.reader.values import Numbers, key_hash
+from stager.reader.values import Attribute, Numbers, key_hash
 
 MANIFEST_FORMAT: Final = 2
 SCAN_AGAIN: Final = "run: stager prefetch, to scan again"
 
-# Further columns (attributes) come after these; readers skip what they do not know.
+# A column for each attribute comes after these, under its name with a prefix.
 PLACE: Final = pa.schema([("number", pa.uint32()), ("label", pa.int32()), ("split", pa.int8())])
 
 
@@ -39,7 +39,11 @@ class Manifest:
         self.digest: str = about["digest"]
         self.classes: tuple[str, ...] = tuple(about["classes"])
         self.splits: tuple[str, ...] = tuple(about["splits"])
+        self.attributes = tuple(Attribute(*told) for told in about.get("attributes", ()))
         (batch,) = table.to_batches() or [_empty()]
+        self._attributes = {
+            attribute.name: batch.column(attribute_column(attribute.name)) for attribute in self.attributes
+        }
         self.labels: npt.NDArray[np.int32] = batch.column("label").to_numpy(zero_copy_only=True)
         self.split_of: npt.NDArray[np.int8] = batch.column("split").to_numpy(zero_copy_only=True)
         self.numbers: Numbers = batch.column("number").to_numpy(zero_copy_only=True).astype(np.int64)
@@ -72,8 +76,14 @@ class Manifest:
     def tags(self) -> npt.NDArray[np.uint64]:
         return self.records.values("tag", self.numbers)
 
+    def attribute(self, name: str, places: Numbers) -> Any:
+        """The values of an attribute at these places, as Arrow has them: a null is a value that is missing."""
+        return self._attributes[name].take(pa.array(places))
+
     def column(self, name: str) -> Any:
         """A column as Arrow has it, for predicates."""
+        if name in self._attributes:
+            return self._attributes[name]
         if name in ("label", "split"):
             return pa.array(self.labels if name == "label" else self.split_of)
         return self.records.column(name, self.numbers)
@@ -97,6 +107,11 @@ class Manifest:
         places = np.full(len(self.records), -1, dtype=np.int64)
         places[self.numbers] = np.arange(len(self))
         return places
+
+
+def attribute_column(name: str) -> str:
+    """The column of an attribute in a manifest's file."""
+    return f"attribute.{name}"
 
 
 def _empty() -> pa.RecordBatch:

@@ -5,8 +5,8 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,43 @@ class ObjectInfo:
     version: str
 
 
+class Part(NamedTuple):
+    """An object, or the bytes of it from `start` to `stop`: a tar's member, a chunk of a Zarr shard."""
+
+    info: ObjectInfo
+    start: int = 0
+    stop: int | None = None  # None: to its end
+
+    @property
+    def size(self) -> int:
+        return (self.info.size if self.stop is None else self.stop) - self.start
+
+
+class SampleInfo(NamedTuple):
+    """What a worker needs to make one sample."""
+
+    key: str
+    version: str  # of one whole object its own; else a digest of all parts' versions, ranges and inputs
+    parts: tuple[Part, ...]  # () for a generated sample
+    at: Any = None  # the place inside what a part opens to: a Parquet row, a brick's origin
+    inputs: tuple[Any, ...] = ()  # what the recipe needs of the attributes: a box, a seed, a row of numbers
+
+    @property
+    def size(self) -> int:
+        """Bytes to fetch for it."""
+        return sum(part.size for part in self.parts)
+
+
+class Attribute(NamedTuple):
+    """A column of the user's table that every sample has a value of: fold, weight, anything."""
+
+    name: str
+    type: str  # one of ATTRIBUTE_TYPES
+
+
+ATTRIBUTE_TYPES: Final = ("bool", "int64", "float64", "string")
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
     """Where a source is and how to get in. `url`: s3://bucket/prefix, or a directory."""
@@ -40,12 +77,17 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One array of a sample. `None` in the shape: that side varies from sample to sample."""
+    """One array of a sample. `None` in the shape: that side varies from sample to sample.
+
+    `axes` and `batch` say how a client hands it out, and nothing of how it is stored.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
     encoding: str = "raw"  # raw | jpeg: how the array is stored
+    axes: str = ""  # a letter a side; torch has "HWC" as CHW
+    batch: str = "stack"  # stack | pad | ragged: how samples of different shape make a batch
 
     @property
     def is_fixed(self) -> bool:
@@ -59,9 +101,16 @@ class Field:
             return None
         return math.prod(side or 0 for side in self.shape) * np.dtype(self.dtype).itemsize
 
+    def stored(self) -> dict[str, Any]:
+        """As shards say it: what is not of the client's."""
+        return {name: getattr(self, name) for name in ("name", "dtype", "shape", "encoding")}
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Field":
-        return cls(value["name"], value["dtype"], tuple(value["shape"]), value["encoding"])
+        shape = tuple(value["shape"])
+        axes = value.get("axes", "HWC" if len(shape) == 3 else "")  # none was told before there were others
+        stored = value["name"], value["dtype"], shape, value["encoding"]
+        return cls(*stored, axes, value.get("batch", "stack"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +123,8 @@ class ShardHeader:
     fields: tuple[Field, ...]
 
     def to_json(self) -> str:
-        return canonical_json(asdict(self))
+        names = {"dataset": self.dataset, "manifest": self.manifest, "recipe": self.recipe}
+        return canonical_json({**names, "fields": [field.stored() for field in self.fields]})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "ShardHeader":
