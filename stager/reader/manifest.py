@@ -77,7 +77,7 @@ class Manifest:
         return self.records.values("tag", self.numbers)
 
     def attribute(self, name: str, places: Numbers) -> Any:
-        """The values of an attribute at these places, as Arrow has them: a null is a value that is missing."""
+        """The values of an attribute at these places, as Arrow has them. A null: it has none."""
         return self._attributes[name].take(pa.array(places))
 
     def column(self, name: str) -> Any:
