@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fuzzing import Resized
+from fuzzing import Target
 from stager.errors import SampleError, ShardError, StagerError, UsageError
 from stager.recipes.image import native
 
@@ -25,14 +25,14 @@ def files(pattern: str) -> list[Path]:
     return sorted((HERE / "corpus").glob(pattern))
 
 
-def folder_for(target: Resized) -> Path:
+def folder_for(target: Target) -> Path:
     """A folder in memory, for as long as the target is there."""
     folder = tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm")
     weakref.finalize(target, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
-class Jpegs(Resized):
+class Jpegs(Target):
     """What our decoder takes has the pixels of the long way; whatever else comes, it says no."""
 
     # resize, crop: a part from the middle, all of it, larger than it is
@@ -72,11 +72,11 @@ class Jpegs(Resized):
         return "decoded alike"
 
 
-class Shards(Resized):
+class Shards(Target):
     """A shard that was damaged in any way is read, or a ShardError, even if its checksum was made to fit."""
 
     suffix: str
-    words = (*Resized.words, b"-1", b"null", b"[]", b"{}", b'""', b"9" * 30, b"1e9", b"ARROW1", b"STGRSHRD")
+    words = (*Target.words, b"-1", b"null", b"[]", b"{}", b'""', b"9" * 30, b"1e9", b"ARROW1", b"STGRSHRD")
 
     def __init__(self) -> None:
         self.corpus = [(HERE / "golden" / f"shard-v1{self.suffix}").read_bytes()]
@@ -127,7 +127,7 @@ class LmdbShards(Shards):
     suffix = ".lmdb"
 
 
-class Listings(Resized):
+class Listings(Target):
     """What a server says it has is a list of objects, or an error of the source."""
 
     corpus = tuple(path.read_bytes() for path in files("*.xml"))
@@ -165,7 +165,7 @@ class Listings(Resized):
         return "listed"
 
 
-class Wheres(Resized):
+class Wheres(Target):
     """An expression is true for some samples, or a UsageError says what is wrong with it."""
 
     corpus = (
@@ -212,7 +212,7 @@ class Wheres(Resized):
         return "selected"
 
 
-TARGETS: Final[dict[str, type[Resized]]] = {
+TARGETS: Final[dict[str, type[Target]]] = {
     "jpeg": Jpegs,
     "arrow": ArrowShards,
     "lmdb": LmdbShards,

@@ -84,7 +84,7 @@ class DatasetRecord:
                 DatasetSpec.from_json(value["spec"]),
                 value["recipe"],
                 value["manifest"],
-                tuple(Field.from_json(field) for field in value["fields"]),
+                tuple(Field.from_json({"axes": _axes_before(field), **field}) for field in value["fields"]),
                 value["lineage"],
                 tuple(value["segments"]),
             )
@@ -92,6 +92,11 @@ class DatasetRecord:
             raise CacheError(
                 f"{path} cannot be read: {error}", hint="restart the service: it writes it anew"
             ) from None
+
+
+def _axes_before(field: Mapping[str, Any]) -> str:
+    """The axes of a field that does not say them: there were no others when fields did not."""
+    return "HWC" if len(field["shape"]) == 3 else ""
 
 
 def _sum(value: Mapping[str, Any]) -> str:

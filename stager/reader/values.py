@@ -107,10 +107,8 @@ class Field:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Field":
-        shape = tuple(value["shape"])
-        axes = value.get("axes", "HWC" if len(shape) == 3 else "")  # none was told before there were others
-        stored = value["name"], value["dtype"], shape, value["encoding"]
-        return cls(*stored, axes, value.get("batch", "stack"))
+        stored = value["name"], value["dtype"], tuple(value["shape"]), value["encoding"]
+        return cls(*stored, value.get("axes", ""), value.get("batch", "stack"))
 
 
 @dataclass(frozen=True, slots=True)
