@@ -137,7 +137,7 @@ DEPARTURES = [
 INDEX = [
     Mutant(
         "an index that grows is another file",
-        "stager/reader/index.py",
+        "stager/cache/index_writer.py",
         "        if count > len(self.words):\n            self._map(count)\n",
         "        if count > len(self.words):\n"
         "            before = self.path.read_bytes()\n"
@@ -148,15 +148,15 @@ INDEX = [
     ),
     Mutant(
         "an index that is retired keeps its words",
-        "stager/reader/index.py",
+        "stager/cache/index_writer.py",
         "                    mapped[head:] = bytes(size_bytes - head)\n",
         "",
         "tests/test_index.py::test_a_retired_index_has_no_words_and_says_so_to_whoever_maps_it",
     ),
     Mutant(
         "an index does not say that it is retired",
-        "stager/reader/index.py",
-        '                        struct.pack_into("<Q", mapped, _FLAGS_AT, RETIRED)\n',
+        "stager/cache/index_writer.py",
+        '                        struct.pack_into("<Q", mapped, FLAGS_AT, RETIRED)\n',
         "                        pass\n",
         "tests/test_index.py::test_a_retired_index_has_no_words_and_says_so_to_whoever_maps_it",
     ),
@@ -176,16 +176,16 @@ INDEX = [
     ),
     Mutant(
         "a damaged header is not mended",
-        "stager/reader/index.py",
-        "        self._mapped[: _IDENTITY.size] = self._identity\n",
+        "stager/cache/index_writer.py",
+        "        self._mapped[: IDENTITY.size] = self._identity\n",
         "",
         "tests/test_index.py::test_a_damaged_header_is_mended_in_place_under_its_readers",
         error="CacheError: .*not an index",
     ),
     Mutant(
         "shard numbers are used again after a lost catalog",
-        "stager/reader/index.py",
-        "            self._header[_SHARDS_AT // 8] = highest\n",
+        "stager/cache/index_writer.py",
+        "            self._header[SHARDS_AT // 8] = highest\n",
         "            pass\n",
         "tests/test_cache.py::test_shard_numbers_are_not_used_twice_after_a_lost_catalog_although_their_files_are_gone",
     ),

@@ -65,15 +65,15 @@ def test_without_an_order_it_is_heat_that_counts_and_heat_cools() -> None:
     for at in range(10):
         reads.add(np.asarray([0, 0, 1]), 1000.0 * at)
     reads.add(np.asarray([2]), 10_000.0)
-    waits = waits_of(reads.heat(10_000.0))
+    waits = waits_of(reads.of_all(10_000.0))
     assert waits[0] < waits[1] < waits[2] < waits[3] == waits[4] == np.inf
-    assert reads.heat(10_011.0 + HALF_LIFE_S)[2] == pytest.approx(0.5, rel=0.01)
+    assert reads.of_all(10_011.0 + HALF_LIFE_S)[2] == pytest.approx(0.5, rel=0.01)
     reads.asked(np.asarray([3, 4]), 20_000.0)
     every = np.arange(5)
     assert np.flatnonzero(reads.is_asked(every, 20_001.0)).tolist() == [3, 4]
     assert not reads.is_asked(every, 20_001.0 + ASKED_S).any()
     reads.forget(np.asarray([0, 4]))
-    assert reads.heat(50_000.0)[0] == 0.0
+    assert reads.of_all(50_000.0)[0] == 0.0
     assert np.flatnonzero(reads.is_asked(every, 20_001.0)).tolist() == [3]
     assert reads.trace().tolist() == [1] * 10 + [2]
 
@@ -83,13 +83,13 @@ def test_a_wall_clock_that_is_set_back_by_years_neither_ends_the_loop_nor_holds_
     now = 10 * year_s
     reads.add(np.asarray([0, 0]), now)
     reads.asked(np.asarray([1]), now)
-    reads.heat(now)
+    reads.of_all(now)
     now -= 5 * year_s
     reads.add(np.asarray([2]), now)
-    assert reads.heat(now).tolist() == [2.0, 0.0, 1.0]
+    assert reads.of_all(now).tolist() == [2.0, 0.0, 1.0]
     assert not reads.is_asked(np.arange(3), now).any()
     reads.add(np.asarray([2]), now + HALF_LIFE_S)
-    assert reads.heat(now + HALF_LIFE_S)[2] == pytest.approx(1.5), "what is read later is of its own time"
+    assert reads.of_all(now + HALF_LIFE_S)[2] == pytest.approx(1.5), "what is read later is of its own time"
 
 
 def policy_hits(trace: Numbers, orders: list[Numbers], capacity: int, samples: int) -> int:

@@ -156,7 +156,7 @@ def test_the_fastest_resizer_that_is_installed_is_used() -> None:
 def test_pillow_does_without_torch_and_native_code() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from stager import native; native.library = None\n"
+        "from stager.recipes.image import native; native.library = None\n"
         "from stager.recipes.image.resize import resizer_name; print(resizer_name())"
     )
     result = subprocess.run(

@@ -214,7 +214,7 @@ class Events:
         if reader is None:
             return
         reader.epoch += 1
-        make = self.ask(lambda: self.owner.readers.asked_to_read(reader.asked(self.rng)))
+        make = self.ask(lambda: self.owner.readers.asked_to_read(reader.reading(self.rng)))
         if make is not None:
             self.makes.append((reader, make))
             if self.rng.random() < 0.7:
