@@ -112,7 +112,7 @@ def prepare_and_write(data: Data) -> Steps:
     by_libraries = cost(lambda raw: decode_image(raw, 50_000_000), raws)
     whole = cost(recipe.prepare, raws)
     for at, raw in enumerate(raws):
-        block[at] = recipe.prepare(raw)["image"]
+        block[at] = recipe.prepare([raw], ())["image"]
     check = cost(lambda at: checksum_of(1, recipe.digest, recipe.fields, {"image": block[at]}), numbers)
     rows = [Prepared(item.key, item.etag, {"image": block[at]}, 0) for at, item in enumerate(data.items)]
     header = ShardHeader("bench", "0" * 32, recipe.digest, recipe.fields)

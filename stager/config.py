@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stager.errors import ConfigError, UsageError, nearest
-from stager.layouts import LAYOUTS
+from stager.layouts import check_layout
 from stager.reader.record import DatasetSpec, name_for_url
 from stager.reader.settings import cache_dir_in, check_known, read_config, socket_in, table_in, text_in
 from stager.reader.values import SourceSpec
@@ -31,7 +31,9 @@ STALL_S: Final = 120.0  # a worker that says nothing for so long is given up
 _TOP: Final = ("cache", "service", "datasets")
 _CACHE: Final = ("dir", "capacity", "reserve", "memory", "format")
 _SERVICE: Final = ("socket",)
-_DATASET: Final = ("source", "layout", "recipe", "endpoint_url", "region", "profile", "anonymous")
+_ACCESS: Final = ("endpoint_url", "region", "profile", "anonymous")
+_LAYOUT: Final = ("table", "label", "split", "key", "at")  # options of layouts
+_DATASET: Final = ("source", "layout", "recipe", *_ACCESS, *_LAYOUT)
 _UNITS: Final = {
     "": 1,
     "KB": 10**3,
@@ -102,7 +104,7 @@ class Config:
                 )
             return None
         url = source_url(target)
-        checked = check_recipe({"kind": "image", **recipe})
+        checked = check_recipe(recipe)
         name = name_for_url(url) + _recipe_suffix(checked)
         return DatasetSpec(name, SourceSpec(url, **access), "folder", checked)
 
@@ -145,7 +147,7 @@ def source_url(text: str) -> str:
 
 def _recipe_suffix(recipe: Mapping[str, Any]) -> str:
     """Tells data sets of one URL apart: other pixels must not take over a name that somebody opens."""
-    digest, default = (open_recipe(spec).digest for spec in (recipe, {"kind": "image"}))
+    digest, default = (open_recipe(spec).digest for spec in (recipe, {}))
     return "" if digest == default else f"-{digest[:6]}"
 
 
@@ -157,12 +159,10 @@ def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
             f"{path}: {where} has no source", hint='add source = "s3://bucket/path" or a directory'
         )
     layout = text_in(path, f"{where}.layout", table.get("layout", "folder"))
-    if layout not in LAYOUTS:
-        raise ConfigError(f"{path}: {where}.layout is {layout!r}", hint=nearest(layout, LAYOUTS))
     anonymous = table.get("anonymous", False)
     if not isinstance(anonymous, bool):
         raise ConfigError(f"{path}: {where}.anonymous is {anonymous!r}", hint="use true or false")
-    recipe = table.get("recipe", {"kind": "image"})
+    recipe = table.get("recipe", {})
     try:
         checked = check_recipe(table_in(path, f"{where}.recipe", recipe, None))
         optional = {
@@ -171,7 +171,11 @@ def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
             if key in table
         }
         url = source_url(text_in(path, f"{where}.source", table["source"]))
-        return DatasetSpec(name, SourceSpec(url, anonymous=anonymous, **optional), layout, checked)
+        options = check_layout(layout, {key: table[key] for key in _LAYOUT if key in table})
+        beside = path.absolute().parent / options.get("table", "")
+        if beside.is_file():  # of this machine; else it is an object of the source
+            options["table"] = str(beside)
+        return DatasetSpec(name, SourceSpec(url, anonymous=anonymous, **optional), layout, checked, options)
     except ConfigError:
         raise
     except UsageError as error:

@@ -31,7 +31,7 @@ from typing import Final
 REASONS: Final[dict[str, bool]] = {
     "corrupt": False,  # the decoder refused it
     "truncated": False,  # it ends too early
-    "not_an_image": False,  # no format we read
+    "unknown_format": False,  # no format that the recipe reads
     "too_large": False,  # more bytes or pixels than we accept
     "crashed": False,  # it took the worker down with it, twice
     "missing": True,  # listed, but no longer there

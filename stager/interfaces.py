@@ -3,23 +3,39 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from stager.reader.values import Arrays, Field, ObjectInfo, Prepared, ShardHeader, ShardReader
+import numpy.typing as npt
+
+from stager.reader.values import (
+    Arrays,
+    Attribute,
+    Field,
+    ObjectInfo,
+    Part,
+    Prepared,
+    ShardHeader,
+    ShardReader,
+)
 
 # What a scan may leave out: one, and several of it.
 _LEFT_OUT: Final = {
     "link_out": ("link that leads out", "links that lead out"),
     "link_nowhere": ("link that leads nowhere", "links that lead nowhere"),
     "link_in_circle": ("link in a circle", "links in a circle"),
-    "no_folder": ("image in no folder", "images in no folder"),
+    "no_folder": ("{one} in no folder", "{many} in no folder"),
     "no_class": (
-        "image of a split that is in no class folder",
-        "images of a split that are in no class folder",
+        "{one} of a split that is in no class folder",
+        "{many} of a split that are in no class folder",
     ),
-    "no_image": ("file that is no image", "files that are no images"),
+    "no_object": (
+        "row of the table whose object is not there",
+        "rows of the table whose objects are not there",
+    ),
+    "no_label": ("row of the table without a label", "rows of the table without a label"),
+    "column": ("column that has the name of something else", "columns that have the name of something else"),
+    "other_kind": ("file that is no {one}", "files that are no {many}"),
 }
 
 
@@ -28,20 +44,29 @@ ENDINGS_COUNTED: Final = 100
 ENDINGS_SHOWN: Final = 5
 
 
-class LeftOut:
-    """What a scan left out, counted by reason."""
+class Kind(NamedTuple):
+    """What a recipe takes, as people say it, and how the keys of such objects end; (): as they like."""
 
-    def __init__(self) -> None:
+    one: str
+    many: str
+    endings: tuple[str, ...]
+
+
+class LeftOut:
+    """What a scan left out, counted by reason. `kind`: what the recipe takes."""
+
+    def __init__(self, kind: "Kind | None" = None) -> None:
+        self._kind = kind or Kind("sample", "samples", ())
         self._counts: Counter[str] = Counter()
-        self._endings: Counter[str] = Counter()  # of what is no image
+        self._endings: Counter[str] = Counter()  # of what is of another kind
 
     def count(self, reason: str, number: int = 1) -> None:
         assert reason in _LEFT_OUT, reason
         self._counts[reason] += number
 
     def count_file(self, key: str) -> None:
-        """One more file that is no image."""
-        self._counts["no_image"] += 1
+        """One more file of another kind."""
+        self._counts["other_kind"] += 1
         ending = key[key.rfind(".") :].lower()
         known = ending in self._endings or len(self._endings) < ENDINGS_COUNTED
         self._endings[ending if known and _ENDING.fullmatch(ending) else ""] += 1
@@ -57,7 +82,7 @@ class LeftOut:
     def line(self) -> str:
         """As a person is told it; nothing, if nothing was left out."""
         told = [
-            f"{self._counts[reason]:,} {words[self._counts[reason] > 1]}"
+            f"{self._counts[reason]:,} {words[self._counts[reason] > 1].format(**self._kind._asdict())}"
             for reason, words in _LEFT_OUT.items()
             if self._counts[reason]
         ]
@@ -110,29 +135,72 @@ class BlockingSource(Protocol):
         """Return the bytes, or raise what `Source.start` tells of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An object that is a sample, and the folders that decide its split and class."""
+Folders = tuple[str, ...]  # what labels a sample: the folders above it, or what a table says
 
-    info: ObjectInfo
-    path: tuple[str, ...]
+
+class Entry(NamedTuple):
+    """A sample as a layout finds it."""
+
+    key: str
+    parts: tuple[Part, ...]
+    path: Folders  # decides its split and class
+    values: tuple[Any, ...] = ()  # of the layout's attributes, in their order; None: it has none
+    at: Any = None  # the place inside what the parts open to
+    inputs: tuple[Any, ...] = ()  # what the recipe needs of the attributes
+
+
+class Listing(Protocol):
+    """A source as a layout sees it."""
+
+    def objects(self) -> Iterator[ObjectInfo]:
+        """Every object once, in key order."""
+
+    def read(self, part: Part) -> memoryview:
+        """The bytes of a table or a header. Raise SampleError or SourceError."""
 
 
 class Layout(Protocol):
-    """How a source's objects become samples with labels."""
+    """How a source's objects become samples with labels and attributes. One is opened for each scan."""
 
-    def entries(self, objects: Iterable[ObjectInfo]) -> Iterator[Entry]:
-        """Keep the objects that are samples, in the order they come."""
+    is_plain: bool  # each sample is one whole object, under the object's key
 
-    def label(self, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """What every sample has a value of. Known once the first entry has come."""
+
+    def entries(self, listing: Listing) -> Iterator[Entry]:
+        """Each sample once, keys unlike one another, always in the same order."""
+
+    def label(self, paths: Iterable[Folders]) -> dict[Folders, tuple[str, str]]:
         """Say (split, class) for each path, once all are known. No splits: the split is ''.
 
         Samples of a path that it does not name are left out.
         """
 
 
+Data = memoryview | npt.NDArray[Any]  # the bytes of a part, or what an opener took from them
+Opened = Any  # what an object opens to: an array, a row group, a chunk
+
+
+class Opener(Protocol):
+    """How several samples are taken from one object, which is fetched and opened once for all of them."""
+
+    def open(self, data: memoryview) -> Opened:
+        """Raise SampleError if it cannot be."""
+
+    def take(self, opened: Opened, at: Any) -> Data:
+        """What the recipe is given of one sample. Raise SampleError if there is no such place."""
+
+
+class Needs(NamedTuple):
+    """What a recipe takes of a row of a table."""
+
+    paths: tuple[str, ...]  # keys of objects, with {columns} in them
+    inputs: tuple[str, ...] = ()  # columns whose values it is given
+
+
 class Recipe(Protocol):
-    """How an object's bytes become a sample's arrays. Equal digests give equal samples."""
+    """How a sample's parts and inputs become its fields. Equal digests give equal samples."""
 
     @property
     def digest(self) -> str: ...
@@ -140,7 +208,13 @@ class Recipe(Protocol):
     @property
     def fields(self) -> tuple[Field, ...]: ...
 
-    def prepare(self, data: memoryview) -> Arrays:
+    @property
+    def takes(self) -> Kind: ...
+
+    def needs(self, columns: Sequence[str]) -> Needs:
+        """What it takes of a table with these columns. Raise UsageError if one that it needs is missing."""
+
+    def prepare(self, data: Sequence[Data], inputs: tuple[Any, ...]) -> Arrays:
         """Return one array a field, as stored (a jpeg field: its bytes as uint8). Raise SampleError."""
 
 

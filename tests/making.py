@@ -1,18 +1,38 @@
 """Small things tests make: manifests, configs, image folders."""
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
-from stager.interfaces import Layout
-from stager.layouts import LAYOUTS
+from stager.interfaces import Layout, LeftOut
+from stager.layouts import open_layout
 from stager.reader.manifest import Manifest
 from stager.reader.sample_list import SampleList, read_segment
-from stager.reader.values import ObjectInfo, encode_key
+from stager.reader.values import ObjectInfo, Part, encode_key
+from stager.recipes import open_recipe
+
+
+class Listed:
+    """Objects as a layout sees them, and the bytes of those that it may read."""
+
+    def __init__(self, infos: Iterable[ObjectInfo], data: Mapping[str, bytes] | None = None) -> None:
+        self._infos, self._data = infos, data or {}
+
+    def objects(self) -> Iterator[ObjectInfo]:
+        return iter(self._infos)
+
+    def read(self, part: Part) -> memoryview:
+        return memoryview(self._data[part.info.key])[part.start : part.stop]
+
+
+def folder_layout(left_out: LeftOut | None = None) -> Layout:
+    """The folder layout, for images."""
+    recipe = open_recipe({"kind": "image"})
+    return open_layout("folder", {}, recipe, left_out or LeftOut(recipe.takes))
 
 
 def manifest_of(path: Path, keys: Iterable[str], sizes: Mapping[str, int] | None = None) -> Manifest:
@@ -26,10 +46,10 @@ def scanned(
     path: Path,
     infos: Iterable[ObjectInfo],
     known: Known = NOTHING_KNOWN,
-    layout: Layout = LAYOUTS["folder"],
+    layout: Layout | None = None,
 ) -> Manifest:
     """The manifest of these objects, after what is known, with the records that go with it."""
-    write_manifest(path, layout, infos, known)
+    write_manifest(path, layout or folder_layout(), Listed(infos), known)
     records = SampleList("0" * 32, (), ()) if known.relist else known.records
     if Scan(path).segment.exists():
         records = records.plus(Scan(path).segment.name, read_segment(Scan(path).segment))

@@ -190,7 +190,7 @@ def test_bad_images_fail_alone_are_listed_and_are_not_fetched_again(owner: str, 
     source = tmp_path / "source"
     good = image_folder(source, 2, 3)
     bad = {f"class001/{name.replace(' ', '_')}.jpg": found for name, found in bad_images().items()}
-    bad["class000/two\nlines.jpg"] = (b"text", "not_an_image")
+    bad["class000/two\nlines.jpg"] = (b"text", "unknown_format")
     bad["class000/caf\udce9 [1].jpg"] = (b"", "truncated")  # a name in Latin-1, as an old disk has them
     for key, (data, _) in bad.items():
         (source / key).write_bytes(data)

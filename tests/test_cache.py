@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from making import Listed, folder_layout
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset, Failure
 from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
@@ -25,7 +26,6 @@ from stager.catalog.catalog import Catalog
 from stager.catalog.rows import ListRow, ShardRow
 from stager.config import Amount, Config
 from stager.errors import CacheError, CacheOwned, NoSpace
-from stager.layouts import LAYOUTS
 from stager.reader.index import IndexReader, is_failed, is_resident, shard_of
 from stager.reader.record import DatasetSpec, manifest_path
 from stager.reader.values import Numbers, ObjectInfo, Prepared, ShardHeader, SourceSpec, checksum_of
@@ -45,7 +45,7 @@ def scan(cache: Cache, versions: dict[str, str], spec: DatasetSpec = SPEC) -> Da
     path, known = cache.scratch / "scan", cache.known(spec.name)
     before = Known(known.records, known.manifest) if known else NOTHING_KNOWN
     objects = [ObjectInfo(key, 9, versions[key]) for key in sorted(versions)]
-    write_manifest(path, LAYOUTS["folder"], objects, before)
+    write_manifest(path, folder_layout(), Listed(objects), before)
     return cache.adopt(spec, Scan(path))[0]
 
 
@@ -547,7 +547,9 @@ def test_a_list_that_has_outgrown_what_is_live_is_made_anew_and_staged_samples_f
     assert dataset.count == 36
     path = cache.scratch / "scan"
     objects = [ObjectInfo(key, 9, "v3") for key in sorted(KEYS)][1:]
-    write_manifest(path, LAYOUTS["folder"], objects, Known(dataset.records, dataset.manifest, relist=True))
+    write_manifest(
+        path, folder_layout(), Listed(objects), Known(dataset.records, dataset.manifest, relist=True)
+    )
     now = cache.adopt(SPEC, Scan(path))[0]
     assert (now.count, now.resident().tolist()) == (11, list(range(11)))
     assert before.is_retired

@@ -25,7 +25,7 @@ OTHER_FILES = sorted(path for name in ("bench", "examples") for path in (ROOT / 
 # The arrows. A package may import itself and these, and what is under them. There is no default: a module
 # that stands alone and a package each need a line.
 VALUES = {"stager.errors", "stager.reader"}
-KINDS = {*VALUES, "stager.interfaces"}
+KINDS = {*VALUES, "stager.interfaces", "stager.npy"}
 CATALOG = {*VALUES, "stager.atomic", "stager.clock"}
 CACHE = {*CATALOG, *KINDS, "stager.catalog", "stager.config", "stager.recipes", "stager.shards"}
 SESSIONS = {*CACHE, "stager.cache"}
@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stager.clock": set(),
     "stager.reader": {"stager.errors"},
     "stager.interfaces": VALUES,
+    "stager.npy": {"stager.errors"},
     "stager.sources": KINDS,
     "stager.layouts": KINDS,
     "stager.recipes": KINDS,

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from making import jpeg, manifest_of, scanned
+from making import folder_layout, jpeg, manifest_of, scanned
 from places import FolderPlace
 from running import Place
 from sets import manifest_at, table
 from stager.interfaces import LeftOut, Scanning
-from stager.layouts import open_layout
 from stager.reader.manifest import Manifest
 from stager.reader.values import ObjectInfo
 from stager.sources.directory import DirectorySource
@@ -22,7 +21,7 @@ TWO_SPLITS = [f"{split}/{name}/1.jpg" for split in ("train", "val") for name in 
 def told_of(tmp_path: Path, keys: Iterable[str]) -> tuple[Manifest, str]:
     left_out = LeftOut()
     infos = [ObjectInfo(key, 1, "v") for key in sorted(keys)]
-    manifest = scanned(tmp_path / "m", infos, layout=open_layout("folder", left_out))
+    manifest = scanned(tmp_path / "m", infos, layout=folder_layout(left_out))
     return manifest, left_out.line()
 
 

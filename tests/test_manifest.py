@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from making import manifest_of, scanned
+from making import Listed, folder_layout, manifest_of, scanned
 from stager.cache.scan import Known, Scan, join, write_manifest
 from stager.errors import CacheError
-from stager.layouts import LAYOUTS
 from stager.reader.manifest import PLACE, Manifest
-from stager.reader.sample_list import SampleList
+from stager.reader.sample_list import SampleList, Segment, read_segment
 from stager.reader.sealed import read_sealed, write_sealed
 from stager.reader.values import ObjectInfo, sample_tag
 
@@ -118,7 +117,7 @@ def test_two_samples_of_one_tag_are_told_apart_by_key_and_version(tmp_path: Path
         table.schema.get_field_index("key"), "key", pa.array([b"a/2.jpg"], pa.large_binary())
     )
     write_sealed(tmp_path / "twin", twin)  # another key under the same tag
-    records = SampleList("0" * 32, (), ()).plus("twin", read_sealed(tmp_path / "twin").to_batches()[0])
+    records = SampleList("0" * 32, (), ()).plus("twin", read_segment(tmp_path / "twin"))
     new = scanned(tmp_path / "2", [ObjectInfo("a/1.jpg", 1, "v1")], Known(records))
     assert new.numbers.tolist() == [1]
     assert new.tags.tolist() == old.tags.tolist()
@@ -177,7 +176,8 @@ def test_records_in_segments_answer_as_one_list(wanted: list[int], lengths: list
             *(pa.array([hash(key) % 2**64 for key in here], pa.uint64()) for _ in range(2)),
         ]
         records = records.plus(
-            f"{number}", pa.record_batch(columns, names=["key", "size", "version", "key_hash", "tag"])
+            f"{number}",
+            Segment(pa.record_batch(columns, names=["key", "size", "version", "key_hash", "tag"])),
         )
     numbers = np.asarray([number % len(keys) for number in wanted], dtype=np.int64)
     assert [info.key for info in records.infos(numbers)] == [keys[number] for number in numbers]
@@ -194,7 +194,7 @@ def test_a_long_listing_is_not_held_as_python_values(tmp_path: Path) -> None:
             yield ObjectInfo(f"class{number % 1000:04d}/{number:09d}.jpg", 100, f"{number:032x}")
 
     tracemalloc.start()
-    write_manifest(tmp_path / "m", LAYOUTS["folder"], objects())
+    write_manifest(tmp_path / "m", folder_layout(), Listed(objects()))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(read_sealed(tmp_path / "m")) == count

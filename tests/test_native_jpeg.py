@@ -37,7 +37,7 @@ def jpeg(pixels: Pixels, **options: object) -> bytes:
 def prepared(data: bytes, **recipe: object) -> Pixels | str:
     """The pixels, or the reason why there are none."""
     try:
-        return open_recipe({**RECIPE, **recipe}).prepare(memoryview(data))["image"]
+        return open_recipe({**RECIPE, **recipe}).prepare([memoryview(data)], ())["image"]
     except SampleError as error:
         return error.reason
 

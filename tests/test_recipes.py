@@ -36,7 +36,7 @@ DEFAULT = {
 
 
 def prepare(data: bytes, **keys: Any) -> Pixels:
-    return open_recipe(keys).prepare(memoryview(data))["image"]
+    return open_recipe(keys).prepare([memoryview(data)], ())["image"]
 
 
 def decode(data: bytes) -> Pixels:
@@ -139,7 +139,7 @@ def try_to_prepare(data: bytes) -> None:
     """Only a SampleError or a sample of the right shape may come of any bytes."""
     recipe = open_recipe({"resize": 32, "crop": 24, "max_pixels": 1_000_000})
     try:
-        arrays = recipe.prepare(memoryview(data))
+        arrays = recipe.prepare([memoryview(data)], ())
     except SampleError:
         return
     assert arrays["image"].shape == (24, 24, 3)
@@ -230,7 +230,7 @@ def test_fields_say_what_a_sample_is() -> None:
 def test_threads_prepare_what_one_alone_does() -> None:
     recipe = open_recipe({"resize": 48, "crop": 40})
     images = [memoryview(data) for data in GOOD.values()]
-    alone = [recipe.prepare(data)["image"] for data in images]
+    alone = [recipe.prepare([data], ())["image"] for data in images]
     with ThreadPoolExecutor(8) as pool:
         together = pool.map(recipe.prepare, images * 5)
         assert all(np.array_equal(got["image"], want) for got, want in zip(together, alone * 5, strict=True))

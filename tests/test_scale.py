@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from making import image_folder
+from making import Listed, folder_layout, image_folder
 from running import Place
 from sets import staged, table
 from stager.cache.cache import Cache
@@ -22,7 +22,6 @@ from stager.catalog.rows import ShardRow
 from stager.config import Amount, Config
 from stager.errors import UsageError
 from stager.jobs.queue import is_among
-from stager.layouts import LAYOUTS
 from stager.owner.owner import Owner
 from stager.owner.readers import Version
 from stager.reader.index import is_resident
@@ -60,7 +59,7 @@ def peak_of(act: Callable[[], object]) -> int:
 def adopt(cache: Cache, count: int = COUNT) -> Dataset:
     before = cache.known("data")
     known = Known(before.records, before.manifest) if before else NOTHING_KNOWN
-    write_manifest(cache.scratch / "scan", LAYOUTS["folder"], objects(count), known)
+    write_manifest(cache.scratch / "scan", folder_layout(), Listed(objects(count)), known)
     return cache.adopt(SPEC, Scan(cache.scratch / "scan"))[0]
 
 
@@ -106,7 +105,7 @@ def version_of(dataset: Dataset) -> Version:
 
 def test_a_listing_is_held_once_and_little_more(tmp_path: Path) -> None:
     tracemalloc.start()
-    write_manifest(tmp_path / "m", LAYOUTS["folder"], objects())
+    write_manifest(tmp_path / "m", folder_layout(), Listed(objects()))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(read_sealed(tmp_path / "m")) == COUNT

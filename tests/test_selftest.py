@@ -35,7 +35,7 @@ logging.basicConfig(stream=sys.stderr, format="%(name)s %(message)s")
 data = memoryview(Path(sys.argv[1]).read_bytes())
 recipe = open_recipe({"kind": "image", "resize": 64, "crop": 56})
 for _ in range(3):
-    pixels = recipe.prepare(data)["image"]
+    pixels = recipe.prepare([data], ())["image"]
 Path(sys.argv[2]).write_bytes(pixels.tobytes())
 print(native.describe())
 """
@@ -186,7 +186,7 @@ def test_the_decoder_needs_little_of_a_threads_stack(photo: Path) -> None:
     code = (
         "import sys, threading; from stager.recipes import open_recipe\n"
         "recipe = open_recipe({'kind': 'image'}); data = memoryview(open(sys.argv[1], 'rb').read())\n"
-        "recipe.prepare(data); threading.stack_size(96 * 1024)\n"
+        "recipe.prepare([data], ()); threading.stack_size(96 * 1024)\n"
         "thread = threading.Thread(target=recipe.prepare, args=(data,)); thread.start(); thread.join()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(photo)], timeout=60, check=False)

@@ -19,7 +19,8 @@ from stager.recipes import open_recipe
 from stager.shards import FORMATS
 from stager.sources.retry import SILENT_TRIES, RetryingSource
 from stager.sources.threads import HUNG_MOST, ThreadedSource
-from stager.worker.build import Pools, build_shard
+from stager.worker.build import build_shard
+from stager.worker.pools import Pools
 
 SAMPLES = 24
 ALWAYS = 999
@@ -162,7 +163,7 @@ def test_a_shard_tells_that_it_goes_on_while_an_object_hangs_and_keeps_the_other
     manifest = scanned(tmp_path / "m", images.scan())
     told: list[int] = []
     built = build_shard(
-        tmp_path / "shard", FORMATS["arrow"], "d", source, open_recipe({"crop": 32}),
+        tmp_path / "shard", FORMATS["arrow"], "d", source, open_recipe({"crop": 32}), None,
         manifest.digest, manifest.records, list(range(8)), Pools(2), told.append,
     )  # fmt: skip
     images.let_go.set()
@@ -188,7 +189,7 @@ def test_nobody_says_for_ever_that_it_goes_on(tmp_path: Path, monkeypatch: pytes
     manifest = scanned(tmp_path / "m", source.scan())
     told: list[int] = []
     arguments = (
-        None, FORMATS["arrow"], "d", source, open_recipe({"crop": 32}),
+        None, FORMATS["arrow"], "d", source, open_recipe({"crop": 32}), None,
         manifest.digest, manifest.records, [0], Pools(1), told.append,
     )  # fmt: skip
     threading.Thread(target=build_shard, args=arguments, daemon=True).start()

@@ -18,7 +18,8 @@ from stager.reader.shards import open_shard
 from stager.reader.values import ObjectInfo
 from stager.recipes import open_recipe
 from stager.shards import FORMATS, verify_shard
-from stager.worker.build import Built, Lanes, PlaceInLine, Pools, build_shard
+from stager.worker.build import Built, PlaceInLine, build_shard
+from stager.worker.pools import Lanes, Pools
 
 RECIPE = open_recipe({"crop": 40})
 
@@ -53,7 +54,7 @@ def build(
     samples = list(range(len(manifest)))
     done: list[int] = []
     built = build_shard(
-        *(path, FORMATS[name], "d", source, RECIPE, manifest.digest, manifest.records, samples, pools),
+        *(path, FORMATS[name], "d", source, RECIPE, None, manifest.digest, manifest.records, samples, pools),
         *(done.append,),
         turn=turn,
     )
@@ -72,10 +73,13 @@ def test_rows_are_told_in_the_order_they_lie_in_and_a_bad_sample_is_left_out(
     assert verify_shard(path) == []
     assert [f"c/{number:02}.png" for number in built.samples] == [key for key, _ in shard.identities()]
     assert sorted(built.samples) == [number for number in range(40) if number not in (7, 11)]
-    assert [(number, reason) for number, reason, _ in built.failed] == [(7, "missing"), (11, "not_an_image")]
+    assert [(number, reason) for number, reason, _ in built.failed] == [
+        (7, "missing"),
+        (11, "unknown_format"),
+    ]
     assert built.size_bytes == path.stat().st_size
     for row, number in enumerate(built.samples):
-        want = RECIPE.prepare(memoryview(source.objects[f"c/{number:02}.png"]))
+        want = RECIPE.prepare([memoryview(source.objects[f"c/{number:02}.png"])], ())
         assert (shard.row(row)["image"] == want["image"]).all()
 
 

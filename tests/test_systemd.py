@@ -132,7 +132,7 @@ for kind in ("JPEG", "PNG"):
     Image.linear_gradient("L").convert("RGB").save(data, kind)
     for encode in ("raw", "jpeg"):
         recipe = open_recipe(check_recipe({"kind": "image", "resize": 64, "crop": 32, "encode": encode}))
-        recipe.prepare(memoryview(data.getvalue()))
+        recipe.prepare([memoryview(data.getvalue())], ())
 import torch
 image = torch.zeros((1, 3, 64, 48), dtype=torch.uint8)
 torch.nn.functional.interpolate(image, size=(32, 24), mode="bilinear", antialias=True)

@@ -74,14 +74,14 @@ from stager.recipes import open_recipe
 files = [Path(name).read_bytes() for name in sys.argv[2:]]
 recipe = open_recipe({"resize": 256, "crop": 224, "encode": "raw"})
 for data in files:
-    recipe.prepare(memoryview(data))
+    recipe.prepare([memoryview(data)], ())
 have = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 seen = Counter()
 for more in range(0, int(sys.argv[1]), 1 << 19):
     resource.setrlimit(resource.RLIMIT_AS, (have + more, resource.RLIM_INFINITY))
     for data in files:
         try:
-            recipe.prepare(memoryview(data))
+            recipe.prepare([memoryview(data)], ())
             seen["good"] += 1
         except SampleError as error:
             seen[error.reason] += 1

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from making import Listed, folder_layout
 from stager.cache.budget import check_free
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
@@ -22,7 +23,6 @@ from stager.dispatch.events import Beside, Events
 from stager.dispatch.pool import WorkerMessage, WorkerProcess
 from stager.dispatch.sync import Durable, DurableQueue
 from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
-from stager.layouts import LAYOUTS
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
 from stager.reader.sample_list import SampleList
@@ -185,7 +185,7 @@ class SimulatedPool:
             records = _records(told)
             known = Known(records, Manifest.open(Path(told["manifest"]), records), told["relist"])
         listing = self._sources[spec.name].listing()
-        digest = write_manifest(Path(task["path"]), LAYOUTS[spec.layout], listing, known)
+        digest = write_manifest(Path(task["path"]), folder_layout(), Listed(listing), known)
         self.listed[digest] = {info.key: info.version for info in listing}
         return {}
 

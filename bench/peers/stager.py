@@ -118,11 +118,11 @@ def decode(task: Task) -> Answer:
     assert resizer_name() == ("native" if task["is_native"] else "torch")
     recipe = open_recipe({"kind": "image"})
     raws = [memoryview(Path(path).read_bytes()) for path, _ in paths(task)]
-    recipe.prepare(raws[0])
+    recipe.prepare([raws[0]], ())
 
     def prepare(thread: int) -> None:
         for raw in raws[thread::CORES]:
-            recipe.prepare(raw)
+            recipe.prepare([raw], ())
 
     with ThreadPoolExecutor(CORES) as pool:
         used_s, began = sum(_used()), time.perf_counter()

@@ -16,10 +16,10 @@ from starlette.exceptions import HTTPException
 from stager import __version__
 from stager.cache.verify import problem_of
 from stager.config import Config
-from stager.errors import NoService, SourceForbidden, StagerError, UsageError, nearest
+from stager.errors import NoService, SourceForbidden, StagerError, UsageError
 from stager.jobs.job import Request as JobRequest
 from stager.jobs.job import error_to_json
-from stager.layouts import LAYOUTS
+from stager.layouts import check_layout
 from stager.owner.owner import Owner, Part
 from stager.reader.record import DatasetSpec
 from stager.reader.settings import ORDER_NUMBERS_MAX
@@ -304,6 +304,5 @@ def _spec(config: Config, body: PrefetchBody, request: Request) -> DatasetSpec:
     spec = DatasetSpec.from_json({**body.spec.model_dump(), "recipe": check_recipe(body.spec.recipe)})
     if spec.name in config.datasets:
         raise UsageError(f"{spec.name!r} is in the service's config", hint="leave out the spec")
-    if spec.layout not in LAYOUTS:
-        raise UsageError(f"there is no layout {spec.layout!r}", hint=nearest(spec.layout, LAYOUTS))
+    check_layout(spec.layout, spec.options)
     return spec

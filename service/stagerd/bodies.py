@@ -49,6 +49,7 @@ class SpecBody(Strict):
     source: SourceBody
     layout: str = "folder"
     recipe: dict[str, Any]
+    options: dict[str, Any] = {}
 
 
 class PrefetchBody(Strict):

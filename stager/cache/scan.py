@@ -3,7 +3,7 @@
 All of it happens in a worker: the loop that adopts a scan only renames files.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,55 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stager.cache.found import Found, find
 from stager.errors import CacheError
-from stager.interfaces import Entry, Layout
-from stager.reader.manifest import MANIFEST_FORMAT, PLACE, Manifest
-from stager.reader.sample_list import NUMBERS_MAX, RECORD, SampleList
+from stager.interfaces import Layout, Listing
+from stager.reader.manifest import MANIFEST_FORMAT, PLACE, Manifest, attribute_column
+from stager.reader.sample_list import NUMBERS_MAX, PARTS, RECORD, SampleList
 from stager.reader.sealed import write_sealed
 from stager.reader.values import (
     Numbers,
-    ObjectInfo,
     canonical_json,
-    digest_of,
-    encode_key,
-    key_hash,
-    sample_tag,
 )
-
-CHUNK_ENTRIES: Final = 16_384  # entries held as Python values at once
-PROGRESS_ENTRIES: Final = 1_000
-
-# What a scan finds of each object, before its samples have numbers.
-SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.large_binary()),
-        ("size", pa.int64()),
-        ("version", pa.large_string()),
-        ("label", pa.int32()),
-        ("split", pa.int8()),
-        ("key_hash", pa.uint64()),
-        ("tag", pa.uint64()),
-    ]
-)
-
-
-class Column:
-    """A column that grows in place: Arrow's chunks would have to be held twice to become one."""
-
-    def __init__(self, field: pa.Field) -> None:
-        self._type = field.type
-        self.data = bytearray()
-        self.ends = bytearray(8) if field.type in (pa.large_binary(), pa.large_string()) else None
-
-    def whole(self) -> pa.Array:
-        """The column as Arrow has it, not copied. It grows no more."""
-        width = 8 if self.ends is not None else self._type.byte_width
-        count = (len(self.data) if self.ends is None else len(self.ends) - 8) // width
-        buffers = [self.data] if self.ends is None else [self.ends, self.data]
-        return pa.Array.from_buffers(self._type, count, [None, *map(pa.py_buffer, buffers)])
-
-
-Columns = dict[str, Column]  # by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,35 +81,17 @@ NOTHING_KNOWN: Final = Known(SampleList("", (), ()))
 def write_manifest(
     path: Path,
     layout: Layout,
-    objects: Iterable[ObjectInfo],
+    listing: Listing,
     known: Known = NOTHING_KNOWN,
     progress: Callable[[int], None] = lambda scanned: None,
 ) -> str:
-    """Write a `Scan` of these objects, which come in key order; return the manifest's digest."""
-    paths: dict[tuple[str, ...], int] = {}
-    columns = {field.name: Column(field) for field in SCHEMA}
-    chunk: list[Entry] = []
-    seen = 0
-    for entry in layout.entries(objects):
-        chunk.append(entry)
-        seen += 1
-        if seen % PROGRESS_ENTRIES == 0:
-            progress(seen)
-        if len(chunk) == CHUNK_ENTRIES:
-            _append(columns, chunk, paths)
-            chunk.clear()
-    _append(columns, chunk, paths)
-    chunk.clear()
-    progress(seen)
-    table, classes, splits = _labelled(columns, paths, layout)
-    return write_scan(Scan(path), table, classes, splits, known)
+    """Write a `Scan` of what a layout finds; return the manifest's digest."""
+    return write_scan(Scan(path), find(layout, listing, progress), known)
 
 
-def write_scan(
-    scan: Scan, table: pa.Table, classes: Sequence[str], splits: Sequence[str], known: Known
-) -> str:
-    """Give the samples of a table, as SCHEMA has it, their numbers, and write what that makes."""
-    digest = digest_of(canonical_json([classes, splits]).encode(), *content_of(table))
+def write_scan(scan: Scan, samples: Found, known: Known) -> str:
+    """Give samples their numbers, and write what that makes."""
+    table, digest = samples.table, samples.digest()
     found = match(table, known.records)
     is_new = np.ones(len(found), np.bool_) if known.relist else found < 0
     first = 0 if known.relist else len(known.records)
@@ -167,13 +110,32 @@ def write_scan(
         samples=len(table),
     )
     if is_new.any():
-        added = table.select(RECORD.names)
-        write_sealed(scan.segment, added if is_new.all() else added.filter(pa.array(is_new)))
-    about = {"format": MANIFEST_FORMAT, "digest": digest, "classes": classes, "splits": splits}
-    columns = [pa.array(numbers, pa.uint32()), table["label"], table["split"]]
-    placed = pa.table(columns, schema=PLACE.with_metadata({"stager": canonical_json(about)}))
-    write_sealed(scan.path, placed)
+        write_sealed(scan.segment, *segment_of(samples, is_new))
+    about: dict[str, Any] = {
+        "format": MANIFEST_FORMAT,
+        "digest": digest,
+        "classes": samples.classes,
+        "splits": samples.splits,
+    }
+    if samples.attributes:
+        about["attributes"] = samples.attributes
+    schema = PLACE
+    for attribute, values in zip(samples.attributes, samples.values, strict=True):
+        schema = schema.append(pa.field(attribute_column(attribute.name), values.type))
+    columns = [pa.array(numbers, pa.uint32()), table["label"], table["split"], *samples.values]
+    write_sealed(scan.path, pa.table(columns, schema=schema.with_metadata({"stager": canonical_json(about)})))
     return digest
+
+
+def segment_of(samples: Found, is_new: npt.NDArray[np.bool_]) -> list[pa.Table]:
+    """The records of the samples that are new; and, if they are not plain, the objects of their parts."""
+    added = samples.table.select(RECORD.names)
+    places = None if is_new.all() else pa.array(np.flatnonzero(is_new))
+    if samples.parts is None or samples.objects is None:
+        return [added if places is None else added.take(places)]
+    for name in PARTS.names:
+        added = added.append_column(PARTS.field(name), samples.parts[name])
+    return [added if places is None else added.take(places), samples.objects]
 
 
 def match(table: pa.Table, records: SampleList) -> Numbers:
@@ -226,63 +188,3 @@ def _alike(ours: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> int:
     """How many of the first are the same in both, which are equally long."""
     differ = ours != others
     return int(np.argmax(differ)) if differ.any() else len(differ)
-
-
-def _append(columns: Columns, chunk: list[Entry], paths: dict[tuple[str, ...], int]) -> None:
-    """Add entries to the columns. Their `label` is, for now, a number for the entry's path."""
-    infos = [entry.info for entry in chunk]
-    values: dict[str, Sequence[Any]] = {
-        "key": [encode_key(info.key) for info in infos],
-        "size": [info.size for info in infos],
-        "version": [info.version.encode() for info in infos],
-        "label": [paths.setdefault(entry.path, len(paths)) for entry in chunk],
-        "split": [0] * len(chunk),
-        "key_hash": [key_hash(info.key) for info in infos],
-        "tag": [sample_tag(info.key, info.version) for info in infos],
-    }
-    for name, column in columns.items():
-        if column.ends is None:
-            column.data += np.asarray(values[name], SCHEMA.field(name).type.to_pandas_dtype()).tobytes()
-        else:
-            ends = np.cumsum([len(value) for value in values[name]], dtype=np.int64) + len(column.data)
-            column.ends += ends.tobytes()
-            column.data += b"".join(values[name])
-
-
-def _labelled(
-    columns: Columns, paths: dict[tuple[str, ...], int], layout: Layout
-) -> tuple[pa.Table, list[str], list[str]]:
-    """Turn path numbers into labels and splits, and sort by split, class and key (which ImageFolder does)."""
-    said = layout.label(paths)
-    classes = sorted({name for _, name in said.values()})
-    splits = sorted({split for split, _ in said.values()})
-    class_of = {name: number for number, name in enumerate(classes)}
-    split_of = {name: number for number, name in enumerate(splits)}
-    numbers = [
-        (class_of[said[path][1]], split_of[said[path][0]]) if path in said else (-1, -1) for path in paths
-    ]
-    label_of_path = np.asarray([label for label, _ in numbers], dtype=np.int32)
-    split_of_path = np.asarray([split for _, split in numbers], dtype=np.int8)
-    at = columns["label"].whole().to_numpy()
-    labels, split = label_of_path[at], split_of_path[at]
-    order = np.lexsort((labels, split))  # stable, and the objects came in key order
-    order = order[int((labels < 0).sum()) :]  # those of a path that the layout does not name come first
-    is_sorted = len(order) == len(at) and not np.any(np.diff(order) < 0)  # one folder a class: by key, too
-    whole = []
-    for name in SCHEMA.names:  # one by one: a million samples are not held twice
-        column = columns.pop(name).whole()
-        column = pa.array({"label": labels, "split": split}[name]) if name in ("label", "split") else column
-        whole.append(column if is_sorted else column.take(pa.array(order)))
-    return pa.table(whole, schema=SCHEMA), classes, splits
-
-
-def content_of(table: pa.Table) -> Iterator[memoryview]:
-    """The bytes that the digest covers: keys, sizes, versions, labels and splits; not Arrow's padding."""
-    for name in ("key", "size", "version", "label", "split"):
-        for chunk in table[name].chunks:
-            if name in ("key", "version"):
-                offsets = np.frombuffer(chunk.buffers()[1], dtype="<i8")[: len(chunk) + 1]
-                yield offsets.data.cast("B")
-                yield memoryview(chunk.buffers()[2] or b"")[: int(offsets[-1])]
-            else:
-                yield chunk.to_numpy().data.cast("B")

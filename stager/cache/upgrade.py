@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from stager.atomic import fsync_path
-from stager.cache.scan import SCHEMA, Known, Scan, content_of, write_scan
+from stager.cache.found import SCHEMA, Found, content_of
+from stager.cache.scan import Known, Scan, write_scan
 from stager.catalog.catalog import GONE, Catalog
 from stager.catalog.rows import ListRow, LossRow, ShardRow
 from stager.errors import CacheError
@@ -98,7 +99,7 @@ def _make_list(
                 raise
             continue
         scan = Scan(scratch_dir / f"upgrade-{manifest}")
-        write_scan(scan, table, classes, splits, Known(records))
+        write_scan(scan, Found(table, classes, splits), Known(records))
         if scan.segment.exists():
             name = segment_name(records.lineage, len(records), seal_of(scan.segment))
             scan.segment.replace(directory / name)

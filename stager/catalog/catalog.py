@@ -19,6 +19,7 @@ SHARD_NUMBERS_AHEAD: Final = 4096
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
 _SHARD: Final = "is_pinned, created_at, is_asked, number, dataset, format, bytes, samples, sum"
+_REASONS_BEFORE: Final = {"not_an_image": "unknown_format"}  # as earlier versions called them
 GONE: Final = (
     0xFFFFFFFF  # a row of a shard that is dead: its sample was evicted, or is in no manifest any more
 )
@@ -255,7 +256,7 @@ class Catalog(Database):
             (dataset,),
         )
         return [
-            FailureRow(number, sample, key, reason, str(detail), at)
+            FailureRow(number, sample, key, _REASONS_BEFORE.get(reason, reason), str(detail), at)
             for key, detail, at, *summed in rows
             for number, sample, reason in [self._checked(summed)]
         ]

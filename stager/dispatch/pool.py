@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, Protocol
 
+from stager import recipes
 from stager.clock import Clock
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
 from stager.dispatch.events import Events
 from stager.reader.record import DatasetSpec
-from stager.recipes.image import native
 
 log = logging.getLogger("stager.dispatch.pool")
 
@@ -75,7 +75,7 @@ class WorkerPool:
         self.threads = -(-cores // self.size) + 1  # one waits for Python's lock as a rule, or for the disk
         self.workers: list[WorkerProcess] = []
         self._answers, self._clock = answers, clock
-        self.native = native.describe()  # which way samples are prepared: once a worker runs, what it says
+        self.native = recipes.describe()  # which way samples are prepared: once a worker runs, what it says
 
     def start(self, specs: Iterable[DatasetSpec]) -> None:
         """Start all processes now, with these sources open: the first reader need not wait for them."""

@@ -18,8 +18,10 @@ from stager.errors import CacheError, StagerError, UsageError, known_error
 from stager.jobs.job import Job, Request
 from stager.jobs.plan import NOTHING_TO_DO, make_plan
 from stager.reader.manifest import Manifest
+from stager.reader.record import DatasetSpec
 from stager.reader.subset import Drawn, Subset, draw
 from stager.reader.values import Mask, Numbers, grown
+from stager.recipes import open_recipe
 
 log = logging.getLogger("stager")
 
@@ -156,10 +158,7 @@ class JobQueue:
         job.left_out = result.get("left_out", "")
         if not job.scanned:  # a mount that is gone looks like this: what is staged of it stays
             scan.unlink()
-            raise UsageError(
-                f"{job.request.spec.source.url}: no images there",
-                hint="the folder layout wants CLASS/NAME.jpg below the source",
-            )
+            raise self._nothing_there(job.request.spec, job.left_out)
         if not self.cache.fits(job.request.spec, scan) or not self._tasks.may_adopt(
             scan, job.request.spec.name
         ):
@@ -167,6 +166,14 @@ class JobQueue:
             self._tasks.scan(job.id, job.request.spec)
             return
         self._adopt(job, scan)
+
+    def _nothing_there(self, spec: DatasetSpec, left_out: str) -> UsageError:
+        kind = open_recipe(spec.recipe).takes
+        hint = f"the layout {spec.layout} found none"
+        if spec.layout == "folder":
+            hint = f"the folder layout wants CLASS/NAME{(*kind.endings, '')[0]} below the source"
+        told = f" ({left_out})" if left_out else ""
+        return UsageError(f"{spec.source.url}: no {kind.many} there{told}", hint=hint)
 
     def _adopt(self, job: Job, scan: Scan) -> None:
         dataset, job.changed = self.cache.adopt(job.request.spec, scan)

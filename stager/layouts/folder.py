@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from stager.interfaces import Entry, LeftOut
-from stager.reader.values import ObjectInfo
+from stager.interfaces import Entry, Folders, Kind, LeftOut, Listing
+from stager.reader.values import Attribute, Part
 
-IMAGES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 # How people call the folders of splits, in any case, and what the split is called then.
 SPLITS: Final = {name: name for name in ("train", "val", "valid", "validation", "dev", "test")} | {
     "training": "train",
@@ -16,20 +15,24 @@ SPLITS: Final = {name: name for name in ("train", "val", "valid", "validation", 
 
 
 class FolderLayout:
-    """Class = first folder. Objects at the top, and those that are no images by name, are left out.
+    """Class = first folder. Objects at the top, and those that the recipe does not take, are left out.
 
     Where every top folder is called as one of SPLITS, and at least one has folders in it, the top folder is
-    the split and the second one the class. Images right in a split have no class then, and are left out.
+    the split and the second one the class. Samples right in a split have no class then, and are left out.
     """
 
-    def __init__(self, left_out: LeftOut | None = None) -> None:
-        self._left_out = left_out or LeftOut()
-        self._flat: Counter[tuple[str, ...]] = Counter()  # images right in what may be a split
+    is_plain = True
+    attributes: tuple[Attribute, ...] = ()
 
-    def entries(self, objects: Iterable[ObjectInfo]) -> Iterator[Entry]:
-        for info in objects:
+    def __init__(self, takes: Kind, left_out: LeftOut) -> None:
+        self._takes, self._left_out = takes, left_out
+        self._flat: Counter[Folders] = Counter()  # samples right in what may be a split
+
+    def entries(self, listing: Listing) -> Iterator[Entry]:
+        endings = self._takes.endings
+        for info in listing.objects():
             folders = info.key.split("/")[:-1]
-            if not info.key.lower().endswith(IMAGES):
+            if endings and not info.key.lower().endswith(endings):
                 self._left_out.count_file(info.key)
             elif not folders:
                 self._left_out.count("no_folder")
@@ -37,9 +40,9 @@ class FolderLayout:
                 path = tuple(folders[:2])
                 if len(path) == 1:
                     self._flat[path] += 1
-                yield Entry(info, path)
+                yield Entry(info.key, (Part(info),), path)
 
-    def label(self, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
+    def label(self, paths: Iterable[Folders]) -> dict[Folders, tuple[str, str]]:
         """Say (split, class) for each path; only all of them together tell whether there are splits."""
         known = set(paths)
         splits = {path: SPLITS.get(path[0].lower(), "") for path in known}

@@ -1,4 +1,7 @@
-"""The small language of --where: `size > 10KB and class in (cat, dog) and not key like '%_small.jpg'`."""
+"""The small language of --where: `size > 10KB and class in (cat, dog) and fold != 1`.
+
+A column is one of COLUMNS, or an attribute of the data set. To compare with a missing value is false.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +18,7 @@ from stager.reader.values import Mask, encode_key
 COLUMNS: Final = ("class", "key", "label", "size", "split", "version")
 NUMBERS: Final = {"label": pa.int32(), "size": pa.int64()}
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>[0-9][0-9_]*(?:\.[0-9]+)?(?P<unit>[KMGT]i?B)?(?![\w.-]))"
+    r"\s*(?:(?P<number>-?[0-9][0-9_]*(?:\.[0-9]+)?(?P<unit>[KMGT]i?B)?(?![\w.-]))"
     r"|(?P<text>'[^']*'|\"[^\"]*\")"
     r"|(?P<sign><=|>=|!=|<>|==|=|<|>|\(|\)|,)"
     r"|(?P<word>[^\s'\"<>=!(),]+))"
@@ -57,8 +60,20 @@ class Columns:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
 
+    def check(self, name: str) -> pa.DataType:
+        """The type of a column's values. Raise UsageError if there is no such column."""
+        if name in COLUMNS:
+            return NUMBERS.get(name, pa.large_string())
+        names = [attribute.name for attribute in self._manifest.attributes]
+        if name not in names:
+            raise UsageError(
+                f"--where: {_short(name)} is no column", hint=f"columns: {', '.join((*COLUMNS, *names))}"
+            )
+        return self._manifest.column(name).type
+
     def where(self, name: str, is_true: Callable[[Any], Any]) -> Mask:
         """Which samples have a value in this column that is true for it."""
+        self.check(name)
         if name in ("class", "split"):
             names = self._manifest.classes if name == "class" else self._manifest.splits
             of_each = self._manifest.labels if name == "class" else self._manifest.split_of
@@ -71,6 +86,7 @@ class Columns:
 
 
 Predicate = Callable[[Columns], Mask]
+Value = Callable[[Columns], Any]  # an array of one
 
 
 def select(manifest: Manifest, expression: str) -> Mask:
@@ -134,7 +150,7 @@ class _Parser:
         if self.comparisons > COMPARISONS_MAX:
             raise self.too_much(f"it compares more than {COMPARISONS_MAX} times")
         kind, name = self.next("a column")
-        if kind != "word" or name not in COLUMNS:
+        if kind != "word" or not (name in COLUMNS or name.isidentifier()):
             raise self.error(f"{_short(name)} is no column")
         negated = self.take_word("not")
         if self.take_word("in"):
@@ -149,8 +165,8 @@ class _Parser:
         return _negated(found) if negated else found
 
     def compared(self, name: str, compare: Callable[[Any, Any], Any]) -> Predicate:
-        value = self.value(name)[0]
-        return lambda columns: columns.where(name, lambda column: compare(column, value))
+        value = self.value(name)
+        return lambda columns: columns.where(name, lambda column: compare(column, value(columns)[0]))
 
     def among(self, name: str) -> Predicate:
         self.need("(")
@@ -158,8 +174,12 @@ class _Parser:
         while self.take_sign(","):
             parts.append(self.value(name))
         self.need(")")
-        values = pa.concat_arrays(parts)
-        return lambda columns: columns.where(name, lambda column: pc.is_in(column, value_set=values))
+
+        def is_among(columns: Columns) -> Mask:
+            values = pa.concat_arrays([part(columns) for part in parts])
+            return columns.where(name, lambda column: pc.is_in(column, value_set=values))
+
+        return is_among
 
     def like(self, name: str) -> Predicate:
         if name in NUMBERS:
@@ -172,22 +192,45 @@ class _Parser:
             raise self.too_much(f"a like has {len(pattern):,} characters, {PATTERN_MAX:,} are allowed")
         if not _is_utf8(pattern):  # Arrow takes no other
             raise self.error(f"{_short(pattern)} is no text")
-        return lambda columns: columns.where(name, lambda column: pc.match_like(column, pattern))
 
-    def value(self, name: str) -> Any:
-        """The next value, as an array of one, of the column's type."""
-        if name not in NUMBERS:
-            text = self.text_value()
+        def is_like(columns: Columns) -> Mask:
+            if columns.check(name) != pa.large_string():
+                raise self.error(f"{name} is no text: like is for texts")
+            return columns.where(name, lambda column: pc.match_like(column, pattern))
+
+        return is_like
+
+    def value(self, name: str) -> Value:
+        """The next value, as an array of one, of the column's type. That of an attribute is known later."""
+        kind, value = self.next("a value")
+        if kind == "sign":
+            raise self.error(f"{value!r} is no value")
+        if name not in COLUMNS:
+            return lambda columns: self.typed(name, columns.check(name), kind, value)
+        made = self.typed(name, NUMBERS.get(name, pa.large_string()), kind, value)
+        return lambda columns: made
+
+    def typed(self, name: str, column: pa.DataType, kind: str, value: Any) -> Any:
+        """A value that was read, as an array of one of a column's type."""
+        text = str(value[0] if kind == "number" else value)
+        if column == pa.bool_():
+            if text.lower() not in ("true", "false"):
+                raise self.error(f"{name} is true or false, not {_short(text)}")
+            return pa.array([text.lower() == "true"])
+        if column == pa.large_string():
             try:
                 return _texts([text])
             except UnicodeEncodeError:
                 raise self.error(f"{_short(text)} is no text") from None
-        kind, value = self.next("a value")
         if kind != "number":
-            raise self.error(f"{name} is a number, {_short(value)} is not")
+            raise self.error(f"{name} is a number, {_short(text)} is not")
+        if column == pa.float64():
+            return pa.array([float(value[1])])
         if not -(2**31) < value[1] < (2**31 if name == "label" else 2**62):
-            raise self.error(f"{_short(value)} is out of range for {name}")
-        return pa.array([int(value[1])], NUMBERS[name])
+            raise self.error(f"{_short(text)} is out of range for {name}")
+        if value[1] != int(value[1]) and name not in COLUMNS:
+            raise self.error(f"{name} is a whole number, {_short(text)} is not")
+        return pa.array([int(value[1])], column)
 
     def text_value(self) -> str:
         """The next value as it is written."""
@@ -263,7 +306,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _mask(found: Any) -> Mask:
-    mask: Mask = found.to_numpy(zero_copy_only=False)
+    mask: Mask = found.fill_null(False).to_numpy(zero_copy_only=False)
     return mask
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class DatasetSpec:
     source: SourceSpec
     layout: str
     recipe: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the layout
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -36,7 +37,8 @@ class DatasetSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "DatasetSpec":
-        return cls(value["name"], SourceSpec(**value["source"]), value["layout"], value["recipe"])
+        source, options = SourceSpec(**value["source"]), value.get("options", {})
+        return cls(value["name"], source, value["layout"], value["recipe"], options)
 
 
 def name_for_url(url: str) -> str:

@@ -4,19 +4,21 @@ A *number* is for life: one version of one key has it, in every manifest, index 
 this machine, and nobody else ever gets it. A *place* is a row of a manifest, a *position* is in a subset.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from stager.errors import CacheError
-from stager.reader.sealed import read_sealed
-from stager.reader.values import Numbers, ObjectInfo, decode_key
+from stager.reader.sealed import read_tables
+from stager.reader.values import Numbers, ObjectInfo, Part, SampleInfo, decode_key
 
-# Further columns (parts, inputs) come after these; readers skip what they do not know.
+# Of samples that are not one whole object each, the columns of PARTS come after these, and the objects that
+# parts refer to are a second table of the file.
 RECORD: Final = pa.schema(
     [
         ("key", pa.large_binary()),
@@ -26,15 +28,31 @@ RECORD: Final = pa.schema(
         ("tag", pa.uint64()),
     ]
 )
+PARTS: Final = pa.schema(
+    [
+        ("parts", pa.list_(pa.struct([("object", pa.int32()), ("start", pa.int64()), ("stop", pa.int64())]))),
+        ("at", pa.large_string()),  # JSON
+        ("inputs", pa.large_string()),  # JSON
+    ]
+)
+OBJECT: Final = pa.schema([("key", pa.large_binary()), ("size", pa.int64()), ("version", pa.large_string())])
 NUMBERS_MAX: Final = 0xFFFFFFFF  # 32 bits, and the last one says "gone"
+
+
+class Segment(NamedTuple):
+    """One file of a list: records, and the objects that their parts refer to, if they have any."""
+
+    batch: pa.RecordBatch
+    objects: pa.RecordBatch | None = None
 
 
 class SampleList:
     """The list as it was when it was opened. Later segments only add to it."""
 
-    def __init__(self, lineage: str, names: Sequence[str], batches: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, lineage: str, names: Sequence[str], segments: Sequence[Segment]) -> None:
         self.lineage, self.names = lineage, tuple(names)
-        self._batches = list(batches) or [_empty()]
+        self._segments = list(segments)
+        self._batches = [segment.batch for segment in segments] or [_empty()]
         self._ends = np.cumsum([len(batch) for batch in self._batches])
         self._columns: dict[str, list[npt.NDArray[Any]]] = {
             name: [batch.column(name).to_numpy(zero_copy_only=True) for batch in self._batches]
@@ -47,9 +65,9 @@ class SampleList:
         names = tuple(names)
         return cls(lineage, names, [read_segment(directory / name) for name in names])
 
-    def plus(self, name: str, batch: pa.RecordBatch) -> "SampleList":
+    def plus(self, name: str, segment: Segment) -> "SampleList":
         """The list with one more segment."""
-        return SampleList(self.lineage, (*self.names, name), [*(b for b in self._batches if len(b)), batch])
+        return SampleList(self.lineage, (*self.names, name), [*self._segments, segment])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -62,12 +80,46 @@ class SampleList:
         segment, row = self._find(number)
         return int(self._columns["tag"][segment][row])
 
-    def infos(self, numbers: Sequence[int] | Numbers) -> list[ObjectInfo]:
-        """The objects of these samples: all at once, for one by one costs ten times as much."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether each sample is one whole object, under the object's key."""
+        return all(segment.objects is None for segment in self._segments)
+
+    def infos(self, numbers: Sequence[int] | Numbers) -> list[SampleInfo]:
+        """What these samples are made of: all at once, for one by one costs ten times as much."""
+        if self.is_plain:
+            return self._plain_infos(numbers)
+        wanted = np.asarray(numbers, dtype=np.int64)
+        segments = np.searchsorted(self._ends, wanted, side="right")
+        found: dict[int, SampleInfo] = {}
+        for segment in np.unique(segments).tolist():
+            here = np.flatnonzero(segments == segment)
+            rows = wanted[here] - self._start(segment)
+            if self._segments[segment].objects is None:
+                made = self._plain_infos(wanted[here])
+            else:
+                made = _infos_of(self._segments[segment], rows)
+            found |= dict(zip(here.tolist(), made, strict=True))
+        return [found[at] for at in range(len(wanted))]
+
+    def _plain_infos(self, numbers: Sequence[int] | Numbers) -> list[SampleInfo]:
         keys, sizes, versions = (
             self.column(name, numbers).to_pylist() for name in ("key", "size", "version")
         )
-        return list(map(ObjectInfo, map(decode_key, keys), sizes, versions))
+        objects = map(ObjectInfo, map(decode_key, keys), sizes, versions)
+        return [SampleInfo(info.key, info.version, (Part(info),)) for info in objects]
+
+    def mates(self, numbers: Numbers) -> Numbers:
+        """Those, and all samples that share an object with one of them, in rising order."""
+        if self.is_plain or not len(numbers):
+            return np.unique(numbers)
+        segments = np.searchsorted(self._ends, numbers, side="right")
+        found = [numbers]
+        for segment in np.unique(segments).tolist():
+            if self._segments[segment].objects is not None:
+                rows = numbers[segments == segment] - self._start(segment)
+                found.append(_rows_with(self._segments[segment], rows) + self._start(segment))
+        return np.unique(np.concatenate(found))
 
     def column(self, name: str, numbers: Sequence[int] | Numbers) -> Any:
         """A column as Arrow has it, of these samples in this order."""
@@ -122,12 +174,51 @@ class SampleList:
         return int(self._ends[segment - 1]) if segment else 0
 
 
-def read_segment(path: Path) -> pa.RecordBatch:
-    table = read_sealed(path)
+def read_segment(path: Path) -> Segment:
+    """Raise CacheError if it is missing, damaged, or no segment."""
+    table, *objects = read_tables(path)
     if not set(RECORD.names) <= set(table.schema.names):
         raise CacheError(f"{path} has no records", hint="use one version of stager on both sides")
     (batch,) = table.to_batches() or [_empty()]
-    return batch
+    return Segment(batch, objects[0].combine_chunks().to_batches()[0] if objects else None)
+
+
+def _infos_of(segment: Segment, rows: Numbers) -> list[SampleInfo]:
+    """What some rows of a segment are made of. Their objects are made once."""
+    assert segment.objects is not None
+    columns = [segment.batch.column(name).take(pa.array(rows)) for name in ("key", "version", *PARTS.names)]
+    keys, versions, parts, places, inputs = (column.to_pylist() for column in columns)
+    wanted = sorted({part["object"] for of_one in parts for part in of_one})
+    told = segment.objects.take(pa.array(wanted, pa.int64())).to_pydict()
+    objects = {
+        number: ObjectInfo(decode_key(key), size, version)
+        for number, key, size, version in zip(wanted, told["key"], told["size"], told["version"], strict=True)
+    }
+    return [
+        SampleInfo(
+            decode_key(key),
+            version,
+            tuple(_part(objects[part["object"]], part["start"], part["stop"]) for part in of_one),
+            None if at is None else json.loads(at),
+            () if given is None else tuple(json.loads(given)),
+        )
+        for key, version, of_one, at, given in zip(keys, versions, parts, places, inputs, strict=True)
+    ]
+
+
+def _part(info: ObjectInfo, start: int, stop: int) -> Part:
+    return Part(info, start, None if stop < 0 else stop)
+
+
+def _rows_with(segment: Segment, rows: Numbers) -> Numbers:
+    """The rows of a segment that refer to an object which one of these refers to."""
+    parts = segment.batch.column("parts")
+    objects = parts.flatten().field("object").to_numpy()
+    ends = parts.offsets.to_numpy()
+    asked = [objects[ends[row] : ends[row + 1]] for row in rows.tolist()]
+    shares = np.isin(objects, np.concatenate([objects[:0], *asked]))
+    row_of = np.repeat(np.arange(len(parts)), np.diff(ends))
+    return np.unique(row_of[shares]).astype(np.int64)
 
 
 def _empty() -> pa.RecordBatch:

@@ -20,28 +20,29 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from stager import recipes
 from stager.cache.budget import check_free
 from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.errors import known_error
 from stager.interfaces import LeftOut, Recipe, Scanning, Source
-from stager.layouts import open_layout
+from stager.layouts import open_layout, open_opener
 from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
 from stager.reader.sample_list import SampleList
 from stager.reader.values import ObjectInfo, canonical_json
 from stager.recipes import check_ready, open_recipe
-from stager.recipes.image import native
-from stager.recipes.image.resize import resizer_name
 from stager.shards import FORMATS
 from stager.sources import open_source
-from stager.worker.build import PlaceInLine, Pools, build_shard
+from stager.worker.build import PlaceInLine, build_shard
+from stager.worker.listing import SourceListing
+from stager.worker.pools import Pools
 
 log = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 0.2
 SCAN_TOLD_EVERY_S = 1.0
 LIBRARIES = (
-    *("stager.sources.s3.curl", "stager.recipes.image.decode", "stager.shards.arrow"),
+    *("stager.sources.s3.curl", "stager.shards.arrow"),
     *("pyarrow.compute", "numpy.ma"),  # which pyarrow imports when it needs them first
 )
 
@@ -82,7 +83,7 @@ class Worker:
 
     def _load(self) -> None:
         load_libraries()
-        self.say({"kind": "native", "native": native.describe()})
+        self.say({"kind": "native", "native": recipes.describe()})
 
     def _open_ahead(self, task: Mapping[str, Any]) -> None:
         with suppress(Exception):  # the first task that needs it tells
@@ -92,15 +93,16 @@ class Worker:
         told = _ScanProgress(
             lambda scanned: self.say({"task": task["task"], "kind": "progress", "done": scanned})
         )
-        scanning, left_out = Scanning(told.went_on), LeftOut()
-        source, _ = self._opened(spec)
+        source, recipe = self._opened(spec)
+        scanning, left_out = Scanning(told.went_on), LeftOut(recipe.takes)
         known = NOTHING_KNOWN
         if before := task["known"]:
             records = self._records(before)
             newest = Manifest.open(Path(before["manifest"]), records)
             known = Known(records, newest, before["relist"])
-        objects = told.passed(source.scan(scanning))
-        write_manifest(Path(task["path"]), open_layout(spec.layout, left_out), objects, known, told.scanned)
+        layout = open_layout(spec.layout, spec.options, recipe, left_out)
+        listing = SourceListing(source, scanning, told.passed)
+        write_manifest(Path(task["path"]), layout, listing, known, told.scanned)
         left_out.add(scanning.left_out)
         if line := left_out.line():
             log.warning("%s: %s", spec.name, line)
@@ -129,6 +131,7 @@ class Worker:
                 spec.name,
                 source,
                 recipe,
+                open_opener(spec.layout, spec.options),
                 task["manifest"],
                 self._records(task["list"]),
                 task["samples"],
@@ -197,8 +200,7 @@ def load_libraries() -> None:
     for module in LIBRARIES:
         with suppress(Exception):  # what cannot be imported, the first sample tells
             import_module(module)
-    with suppress(Exception):
-        resizer_name()  # which has the self-test run
+    recipes.load_libraries()
     gc.freeze()  # thousands of objects that stay: no collection need look at them again
 
 

@@ -1,24 +1,22 @@
-"""The way of the samples of one shard: read many at once, prepare on all threads, write one file."""
+"""The way of the samples of one shard: fetch many parts at once, prepare on all threads, write one file."""
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from statistics import median
-from typing import Final, Generic, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
-from stager.config import FETCH_BYTES_IN_FLIGHT, FETCHES_IN_FLIGHT, OBJECT_BYTES_MAX
+from stager.config import OBJECT_BYTES_MAX
 from stager.errors import SampleError, SourceBusy, SourceError
-from stager.interfaces import Fetched, Recipe, ShardFormat, ShardWriter, Source
+from stager.interfaces import Data, Fetched, Opened, Opener, Recipe, ShardFormat, ShardWriter, Source
 from stager.reader.sample_list import SampleList
-from stager.reader.values import ObjectInfo, Prepared, ShardHeader, checksum_of
+from stager.reader.values import Part, Prepared, SampleInfo, ShardHeader, checksum_of
+from stager.worker.pools import Pools
 
 TELL_EVERY_S: Final = 1.0
 # Sources end each read. If one does not, we fall silent, and are given up.
@@ -40,30 +38,6 @@ class Built:
     prepare_s: float  # the median of one sample: the first ones also load the decoders
 
 
-T = TypeVar("T")
-
-
-class Lanes(Generic[T]):
-    """A queue of two lanes: what is urgent is taken first. Any thread may put and take."""
-
-    def __init__(self) -> None:
-        self._lanes: tuple[deque[T], deque[T]] = deque(), deque()
-        self._tokens: SimpleQueue[None] = SimpleQueue()  # one for each item, in whichever lane
-
-    def put(self, item: T, urgent: bool) -> None:
-        self._lanes[0 if urgent else 1].append(item)
-        self._tokens.put(None)
-
-    def take(self) -> T:
-        self._tokens.get()
-        while True:
-            for lane in self._lanes:
-                try:
-                    return lane.popleft()
-                except IndexError:  # another thread had it, so there is one in the other lane
-                    continue
-
-
 class PlaceInLine:
     """A place in a line: whoever has it goes on when all before it have left.
 
@@ -83,129 +57,67 @@ class PlaceInLine:
         self._left.set()
 
 
-class Pools:
-    """What one worker process has under way: objects that come, and threads that prepare them.
-
-    All shards share it, and samples are taken in the order in which they came: the next shard is fetched
-    while the last samples of the one before are prepared. `load` is run first by whoever prepares.
-    """
+class _Work:
+    """The samples of one shard on their way. A sample is in the hands of one thread at a time."""
 
     def __init__(
         self,
-        prepare_threads: int,
-        load: Callable[[], None] = lambda: None,
-        bytes_max: int = FETCH_BYTES_IN_FLIGHT,
+        source: Source,
+        recipe: Recipe,
+        opener: Opener | None,
+        numbers: Sequence[int],
+        tags: Sequence[int],
+        infos: Sequence[SampleInfo],
+        shard: ShardWriter | None,
+        header: ShardHeader,
+        progress: Callable[[int], None],
+        is_urgent: bool,
     ) -> None:
-        """`bytes_max`: of what is fetched and not yet prepared. One object always gets in."""
-        # what is urgent, and the rest
-        self._to_fetch: tuple[deque[tuple[_Work, int]], deque[tuple[_Work, int]]] = deque(), deque()
-        self._to_prepare: Lanes[tuple[_Work, int, ObjectInfo, memoryview]] = Lanes()
+        self._source, self._recipe, self._opener = source, recipe, opener
+        self.numbers, self._tags, self.infos = numbers, tags, infos
+        self._shard, self._header, self.progress, self.is_urgent = shard, header, progress, is_urgent
+        # Lists and dicts: to append to one is safe in threads, `+=` is not.
+        self.rows: list[tuple[int, int, int]] = []  # row, sample, size in bytes
+        self.errors: dict[int, SampleError | SourceError] = {}
+        self.broken: OSError | None = None  # the file cannot be written: nobody's single sample
+        self.fetch_s: list[float] = []
+        self.prepare_s: list[float] = []
+        self.read_bytes: list[int] = []
+        self.ended = 0
+        self.all_done = threading.Event()
         self._lock = threading.Lock()
-        self._bytes_max, self._bytes, self._fetches = bytes_max, 0, 0
-        self._load = load
-        for number in range(prepare_threads):
-            threading.Thread(target=self._prepare_on, name=f"prepare-{number}", daemon=True).start()
+        self._plan_parts()
 
-    def begin(self, work: "_Work") -> None:
-        """Have all fetched, and each prepared as soon as it is there. Its last one sets `all_done`."""
-        with self._lock:
-            self._to_fetch[0 if work.is_urgent else 1].extend((work, at) for at in range(len(work.samples)))
-        self._fetch_more()
+    def _plan_parts(self) -> None:
+        """What several samples need is fetched once for all of them."""
+        number_of: dict[Part, int] = {}
+        self._needs = [
+            tuple(number_of.setdefault(part, len(number_of)) for part in info.parts) for info in self.infos
+        ]
+        self.parts = list(number_of)
+        self._users: list[list[int]] = [[] for _ in self.parts]  # the samples that need a part
+        for at, needs in enumerate(self._needs):
+            for number in set(needs):
+                self._users[number].append(at)
+        self._missing = [len(set(needs)) for needs in self._needs]  # parts that a sample still lacks
+        self._left = [len(users) for users in self._users]  # samples that a part is still kept for
+        self._held: list[memoryview | None] = [None] * len(self.parts)
+        self._opened: dict[int, _OpenedOnce] = {}
 
-    def _fetch_more(self) -> None:
-        while (admitted := self._admit()) is not None:
-            work, at, info = admitted
-            if refused := work.refusal(info):
-                self._end_fetch()
-                self._leave(work, at, info, refused)
-            else:
-                work.fetch(info, partial(self._fetched, work, at, info))
+    def without_parts(self) -> list[int]:
+        """The samples that need none."""
+        return [at for at, needs in enumerate(self._needs) if not needs]
 
-    def _admit(self) -> "tuple[_Work, int, ObjectInfo] | None":
-        """The next to fetch, if there is one and room for it."""
-        with self._lock:
-            lane = self._to_fetch[0] or self._to_fetch[1]
-            if not lane or self._fetches >= FETCHES_IN_FLIGHT:
-                return None
-            work, at = lane[0]
-            info = work.infos[at]
-            if self._bytes and self._bytes + info.size > self._bytes_max:
-                return None
-            lane.popleft()
-            self._bytes += info.size
-            self._fetches += 1
-            return work, at, info
-
-    def _fetched(self, work: "_Work", at: int, info: ObjectInfo, fetched: Fetched) -> None:
-        self._end_fetch()
-        if isinstance(fetched, memoryview):
-            self._to_prepare.put((work, at, info, fetched), work.is_urgent)
-        else:
-            self._leave(work, at, info, fetched)
-        self._fetch_more()
-
-    @property
-    def is_fetching(self) -> bool:
-        return self._fetches > 0
-
-    def _end_fetch(self) -> None:
-        with self._lock:
-            self._fetches -= 1
-
-    def _prepare_on(self) -> None:
-        self._load()
-        while True:
-            work, at, info, data = self._to_prepare.take()
-            error: Exception | None = None
-            try:
-                work.prepare(at, info, data)
-            except Exception as caught:
-                error = caught
-            del data
-            self._leave(work, at, info, error)
-            self._fetch_more()
-            del work
-
-    def _leave(self, work: "_Work", at: int, info: ObjectInfo, error: Exception | None) -> None:
-        with self._lock:
-            self._bytes -= info.size
-        work.end(at, error)
-
-
-@dataclass(slots=True)
-class _Work:
-    """The samples of one shard on their way. Each is in the hands of one thread at a time."""
-
-    source: Source
-    recipe: Recipe
-    samples: Sequence[int]
-    tags: Sequence[int]
-    infos: Sequence[ObjectInfo]
-    shard: ShardWriter | None
-    progress: Callable[[int], None]
-    is_urgent: bool
-    header: ShardHeader
-    # Lists and dicts: to append to one is safe in threads, `+=` is not.
-    rows: list[tuple[int, int, int]] = field(default_factory=list)  # row, sample, size in bytes
-    errors: dict[int, SampleError | SourceError] = field(default_factory=dict)
-    broken: OSError | None = None  # the file cannot be written: nobody's single sample
-    fetch_s: list[float] = field(default_factory=list)
-    prepare_s: list[float] = field(default_factory=list)
-    read_bytes: list[int] = field(default_factory=list)
-    ended: int = 0
-    all_done: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def refusal(self, info: ObjectInfo) -> Exception | None:
-        """Why an object is not even asked for."""
+    def refusal(self, part: Part) -> Exception | None:
+        """Why a part is not even asked for."""
         if self.broken is not None:
             return SourceError("its shard cannot be written")
-        if info.size > OBJECT_BYTES_MAX:
-            told = f"{info.key}: {info.size} bytes are more than {OBJECT_BYTES_MAX}"
+        if part.size > OBJECT_BYTES_MAX:
+            told = f"{part.info.key}: {part.size} bytes are more than {OBJECT_BYTES_MAX}"
             return SampleError("too_large", told)
         return None
 
-    def fetch(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+    def fetch(self, part: Part, done: Callable[[Fetched], None]) -> None:
         began = time.perf_counter()
 
         def fetched(result: Fetched) -> None:
@@ -214,31 +126,90 @@ class _Work:
                 self.read_bytes.append(len(result))
             done(result)
 
-        self.source.start(info, fetched)
+        self._source.start(part, fetched)
 
-    def prepare(self, at: int, info: ObjectInfo, data: memoryview) -> None:
-        began = time.perf_counter()
-        number = self.samples[at]
-        arrays = self.recipe.prepare(data)
-        checksum = checksum_of(self.tags[at], self.header.recipe, self.header.fields, arrays)
-        row = len(self.rows)
-        if self.shard is not None:
+    def arrived(self, number: int, fetched: Fetched) -> list[int]:
+        """A part is there, or cannot be had. Return the samples that have all they need now."""
+        users = self._users[number]
+        with self._lock:
+            if isinstance(fetched, memoryview):
+                self._held[number] = fetched
+            for at in users:
+                self._missing[at] -= 1
+                if not isinstance(fetched, memoryview):
+                    self.errors.setdefault(at, _known(self, at, fetched))
+            return [at for at in users if not self._missing[at]]
+
+    def prepare(self, at: int) -> list[int]:
+        """Make one sample, unless it cannot be had. Return the parts that nobody needs any more."""
+        error: Exception | None = None
+        if at not in self.errors:
             try:
-                row = self.shard.add(Prepared(info.key, info.version, arrays, checksum))
-            except OSError as error:
-                self.broken = error
-        self.rows.append((row, number, sum(array.nbytes for array in arrays.values())))
-        self.prepare_s.append(time.perf_counter() - began)
-
-    def end(self, at: int, error: Exception | None) -> None:
-        with self.lock:
+                self._make(at)
+            except Exception as caught:
+                error = caught
+        with self._lock:
             if error is not None:
                 self.errors[at] = _known(self, at, error)
+            free = self._let_go(at)
             self.ended += 1
-            is_last = self.ended == len(self.samples)
+            is_last = self.ended == len(self.infos)
         self.progress(1)
         if is_last:
             self.all_done.set()
+        return free
+
+    def _let_go(self, at: int) -> list[int]:
+        """One sample less needs its parts. Those that were fetched and nobody needs any more are free."""
+        free = []
+        for number in set(self._needs[at]):
+            self._left[number] -= 1
+            if not self._left[number] and self._held[number] is not None:
+                self._held[number] = None
+                self._opened.pop(number, None)
+                free.append(number)
+        return free
+
+    def _make(self, at: int) -> None:
+        began = time.perf_counter()
+        info = self.infos[at]
+        arrays = self._recipe.prepare(
+            [self._data(number, info.at) for number in self._needs[at]], info.inputs
+        )
+        checksum = checksum_of(self._tags[at], self._header.recipe, self._header.fields, arrays)
+        row = len(self.rows)
+        if self._shard is not None:
+            try:
+                row = self._shard.add(Prepared(info.key, info.version, arrays, checksum))
+            except OSError as error:
+                self.broken = error
+        self.rows.append((row, self.numbers[at], sum(array.nbytes for array in arrays.values())))
+        self.prepare_s.append(time.perf_counter() - began)
+
+    def _data(self, number: int, at: Any) -> Data:
+        """A part as the recipe is given it: its bytes, or what is at a place inside of it."""
+        data = self._held[number]
+        assert data is not None
+        if self._opener is None or at is None:
+            return data
+        with self._lock:
+            opened = self._opened.setdefault(number, _OpenedOnce())
+        return self._opener.take(opened.get(self._opener, data), at)
+
+
+class _OpenedOnce:
+    """An object that is opened by the first thread that needs it; the others wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._opened: Opened = None
+
+    def get(self, opener: Opener, data: memoryview) -> Opened:
+        with self._lock:
+            if not self._is_open:
+                self._opened, self._is_open = opener.open(data), True
+            return self._opened
 
 
 def build_shard(
@@ -247,6 +218,7 @@ def build_shard(
     dataset: str,
     source: Source,
     recipe: Recipe,
+    opener: Opener | None,
     manifest: str,
     records: SampleList,
     samples: Sequence[int],
@@ -267,9 +239,9 @@ def build_shard(
         shard = path and stack.enter_context(shard_format.begin(path, header, len(samples), room_bytes))
         infos = records.infos(samples)
         tags = records.values("tag", np.asarray(samples, dtype=np.int64)).tolist()
-        work = _Work(source, recipe, samples, tags, infos, shard or None, progress, is_urgent, header)
+        work = _Work(source, recipe, opener, samples, tags, infos, shard or None, header, progress, is_urgent)
         turn.wait()
-        pools.begin(work)
+        pools.begin(work, work.without_parts())
         turn.leave()
         _wait_for(work, pools)
         if work.broken is not None:

@@ -212,5 +212,5 @@ def _sample_error(raw: bytes, error: Exception) -> SampleError:
     if isinstance(error, UnidentifiedImageError):
         if raw.startswith(SIGNATURES):
             return SampleError("corrupt", "its header makes no sense")
-        return SampleError("not_an_image", "no format that we read")
+        return SampleError("unknown_format", "no format that we read")
     return SampleError("truncated" if ENDS_EARLY.search(text) else "corrupt", text)

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stager.reader.native import address_of as address_of
-from stager.reader.native import is_switched_off as is_switched_off
+from stager.reader.native import address_of, is_switched_off
 from stager.reader.native import load as load_library
 
 Pixels = npt.NDArray[np.uint8]  # height, width, 3

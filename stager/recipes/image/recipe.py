@@ -1,6 +1,6 @@
 """The recipe for images: decode, turn upright, resize the shorter side, crop the centre."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -8,12 +8,17 @@ from typing import Any, Final
 import numpy as np
 
 from stager.errors import SampleError, UsageError, nearest
+from stager.interfaces import Data, Kind, Needs
 from stager.reader.values import Arrays, Field, canonical_json, digest_of
-from stager.recipes.image.resize import CropBox, Pixels, Resized, resize
+from stager.recipes.image import native
+from stager.recipes.image.resize import CropBox, Pixels, Resized, resize, resizer_name
+from stager.recipes.kind import RecipeKind
+from stager.recipes.paths import check_path, needs_of
 
 VERSION: Final = "image/1"  # to be raised when the same keys come to give other pixels
 JPEG_SIDE_MAX: Final = 65_500
 
+ENDINGS: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 ENCODINGS: Final = ("raw", "jpeg")
 DEFAULTS: Final[dict[str, Any]] = {
     "resize": 256,
@@ -44,6 +49,11 @@ class ImageRecipe:
         int  # decode a large JPEG no larger than needed: this many times `resize`, or more; 0: whole
     )
     max_pixels: int
+    path: str = (
+        ""  # of a table's row; not in the recipe's table if it is not given, as before there were tables
+    )
+
+    takes = Kind("image", "images", ENDINGS)
 
     @property
     def digest(self) -> str:
@@ -59,11 +69,15 @@ class ImageRecipe:
     @property
     def fields(self) -> tuple[Field, ...]:
         side = self.crop or None
-        return (Field("image", "uint8", (side, side, 3), self.encode),)
+        return (Field("image", "uint8", (side, side, 3), self.encode, "HWC"),)
 
-    def prepare(self, data: memoryview) -> Arrays:
+    def needs(self, columns: Sequence[str]) -> Needs:
+        return needs_of(self.path, columns)
+
+    def prepare(self, data: Sequence[Data], inputs: tuple[Any, ...]) -> Arrays:
+        (part,) = data
         try:
-            pixels = self._pixels(data)
+            pixels = self._pixels(part if isinstance(part, memoryview) else part.data)
             return {"image": pixels if self.encode == "raw" else encode_jpeg(pixels, self.quality)}
         except MemoryError as error:
             raise SampleError("unprepared", "there was no memory for it") from error
@@ -144,7 +158,7 @@ def encode_jpeg(pixels: Pixels, quality: int) -> Pixels:
 
 def check_image(keys: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of an image recipe, checked, with defaults for those that are not given."""
-    given = {key: value for key, value in keys.items() if value is not None}
+    given = {key: value for key, value in keys.items() if value is not None and key != "path"}
     for key in given:
         if key not in DEFAULTS:
             raise UsageError(f"unknown key {key} in the recipe", hint=nearest(key, DEFAULTS))
@@ -161,4 +175,13 @@ def check_image(keys: Mapping[str, Any]) -> dict[str, Any]:
             f"recipe crop {checked['crop']} is larger than resize {checked['resize']}",
             hint=f"use crop = {checked['resize']} or less",
         )
-    return checked
+    return {**checked, "path": check_path(keys["path"])} if keys.get("path") else checked
+
+
+def _load() -> None:
+    _decoders()
+    resizer_name()  # which has the self-test run
+
+
+PACKAGES: Final = {"PIL": "pillow", "simplejpeg": "simplejpeg"}
+IMAGE: Final = RecipeKind(check_image, lambda keys: ImageRecipe(**keys), PACKAGES, _load, native.describe)

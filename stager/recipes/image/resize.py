@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from stager.reader.native import is_switched_off
 from stager.recipes.image import native
 from stager.recipes.image.selftest import check_native
 
@@ -77,7 +78,7 @@ def _chosen() -> tuple[str, Resizer]:
         return "native", resize_by_native
     if _pillow_is_simd():
         return "pillow-simd", resize_by_pillow
-    if native.is_switched_off() or native.fault:
+    if is_switched_off() or native.fault:
         return "pillow", resize_by_pillow  # of the others, only Pillow has the same pixels to the last bit
     return next(iter(installed_resizers().items()))
 

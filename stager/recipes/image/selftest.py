@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from stager.reader.native import address_of
 from stager.recipes.image import native
 from stager.recipes.image.tiny_jpegs import HEIGHT, WIDTH, tiny_jpegs
 
@@ -76,7 +77,7 @@ def _find_fault() -> Fault | None:
 def _trial(call: Any, data: bytes, *numbers: int) -> native.Trial:
     """`data` must live as long as the trial."""
     out_bytes = WINDOW[2] * WINDOW[3] * 3
-    at = native.address_of(memoryview(data))
+    at = address_of(memoryview(data))
     return native.Trial(cast(call, c_void_p), at, (c_int64 * 9)(*numbers), out_bytes)
 
 

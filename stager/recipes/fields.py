@@ -1,0 +1,57 @@
+"""Several fields a sample, each by a recipe of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from stager.errors import UsageError
+from stager.interfaces import Data, Kind, Needs, Recipe
+from stager.reader.predicate import COLUMNS
+from stager.reader.values import Arrays, Field, canonical_json, digest_of
+
+
+class FieldsRecipe:
+    """Recipes of one field each, by the names of their fields. Parts and inputs come in the fields' order."""
+
+    def __init__(self, recipes: Mapping[str, Recipe]) -> None:
+        self._recipes = dict(recipes)
+        for name in self._recipes:
+            if name in COLUMNS or not name.isidentifier():
+                raise UsageError(
+                    f"a field cannot be called {name!r}", hint="use a name such as image or mask"
+                )
+
+    @cached_property
+    def digest(self) -> str:
+        told = [[name, recipe.digest] for name, recipe in self._recipes.items()]
+        return digest_of(canonical_json(["fields/1", told]).encode())
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(replace(recipe.fields[0], name=name) for name, recipe in self._recipes.items())
+
+    @cached_property
+    def takes(self) -> Kind:
+        kinds = {recipe.takes.many: recipe.takes for recipe in self._recipes.values()}
+        if len(kinds) == 1:
+            return next(iter(kinds.values()))
+        return Kind("sample", "samples", tuple(ending for kind in kinds.values() for ending in kind.endings))
+
+    def needs(self, columns: Sequence[str]) -> Needs:
+        each = [recipe.needs(columns) for recipe in self._recipes.values()]
+        return Needs(
+            tuple(path for needs in each for path in needs.paths),
+            tuple(name for needs in each for name in needs.inputs),
+        )
+
+    def prepare(self, data: Sequence[Data], inputs: tuple[Any, ...]) -> Arrays:
+        arrays: Arrays = {}
+        if len(data) != len(self._recipes):
+            raise UsageError(
+                f"{len(self._recipes)} fields, and {len(data)} objects a sample",
+                hint='several fields need layout = "table", with a path for each field',
+            )
+        for (name, recipe), part in zip(self._recipes.items(), data, strict=True):
+            (arrays[name],) = recipe.prepare([part], inputs).values()
+        return arrays
