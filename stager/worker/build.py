@@ -18,7 +18,7 @@ from stager.config import FETCH_BYTES_IN_FLIGHT, FETCHES_IN_FLIGHT, OBJECT_BYTES
 from stager.errors import SampleError, SourceBusy, SourceError
 from stager.interfaces import Fetched, Recipe, ShardFormat, ShardWriter, Source
 from stager.reader.sample_list import SampleList
-from stager.reader.values import ObjectInfo, Prepared, ShardHeader, checksum_of
+from stager.reader.values import ObjectInfo, Part, Prepared, ShardHeader, checksum_of
 
 TELL_EVERY_S: Final = 1.0
 # Sources end each read. If one does not, we fall silent, and are given up.
@@ -214,7 +214,7 @@ class _Work:
                 self.read_bytes.append(len(result))
             done(result)
 
-        self.source.start(info, fetched)
+        self.source.start(Part(info), fetched)
 
     def prepare(self, at: int, info: ObjectInfo, data: memoryview) -> None:
         began = time.perf_counter()
