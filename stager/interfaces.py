@@ -108,7 +108,7 @@ class Scanning:
         self.left_out = LeftOut()
 
 
-Fetched = memoryview | Exception  # an object's bytes, or why they cannot be had
+Fetched = memoryview | Exception  # a part's bytes, or why they cannot be had
 
 
 class Source(Protocol):
@@ -117,21 +117,21 @@ class Source(Protocol):
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         """Yield every object once, in key order. Raise SourceError if the place cannot be listed."""
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
-        """Begin to read exactly this version, and return at once.
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
+        """Begin to read exactly this part of this version, and return at once.
 
-        `done` gets its bytes, or SampleError if this object cannot be had (missing, changed, forbidden,
-        unreadable), SourceBusy if asking again may help, another SourceError if the whole source is out of
-        reach. It is called once, in a thread of the source's, and must be quick.
+        `done` gets its bytes, or SampleError if they cannot be had (missing, changed, forbidden, unreadable;
+        truncated, if the object has no such bytes), SourceBusy if asking again may help, another SourceError
+        if the whole source is out of reach. It is called once, in a thread of the source's; it must be quick.
         """
 
 
 class BlockingSource(Protocol):
-    """A source that reads one object a call. `ThreadedSource` makes a Source of it."""
+    """A source that reads one part a call. `ThreadedSource` makes a Source of it."""
 
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]: ...
 
-    def read(self, info: ObjectInfo) -> memoryview:
+    def read(self, part: Part) -> memoryview:
         """Return the bytes, or raise what `Source.start` tells of."""
 
 

@@ -10,12 +10,21 @@ import pytest
 
 from stager.errors import SampleError
 from stager.interfaces import BlockingSource, Fetched, Source
-from stager.reader.values import ObjectInfo, encode_key
+from stager.reader.values import ObjectInfo, Part, encode_key
 
 ODD_KEYS = (
     "with space.jpg", "a+b", "100%", "%41", "a%2Fb", "é", "e\u0301", "日/本.jpg", "😀", "q?x=1&y#z", "a~",
     "[x]{y}", "quote'\"", "`^|", "<&>", "tab\tkey", "new\nline", "del\x7f", "dots..", "-n", "a:b,d;e=f$!(h)*",
 )  # fmt: skip
+
+
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+# Of them: at the start, in the middle, to the end, all, and none.
+RANGES = (
+    (0, 1), (0, 5), (7, 8), (3, 20), (20, 26), (25, None), (1, None), (0, 26), (0, None),
+    (0, 0), (9, 9), (26, 26), (26, None),
+)  # fmt: skip
+OUTSIDE = ((0, 27), (26, 27), (27, 27), (27, None), (30, 40), (9, 8), (-1, 5), (-5, None), (0, -1))
 
 
 class Place(Protocol):
@@ -69,14 +78,14 @@ class SourceContract:
         source = place.open()
         info = only(source)
         assert info.size == size
-        assert read(source, info) == data
-        assert read(source, info).contiguous
+        assert read(source, Part(info)) == data
+        assert read(source, Part(info)).contiguous
 
     def test_odd_keys_come_back_as_they_were_put(self, place: Place) -> None:
         for key in ODD_KEYS:
             place.put(key, b"of " + key.encode())
         source = place.open()
-        came = {info.key: bytes(read(source, info)) for info in source.scan()}
+        came = {info.key: bytes(read(source, Part(info))) for info in source.scan()}
         assert came == {key: b"of " + key.encode() for key in ODD_KEYS}
 
     def test_a_read_refuses_an_object_that_changed(self, place: Place) -> None:
@@ -84,7 +93,7 @@ class SourceContract:
         source = place.open()
         info = only(source)
         place.put("a", b"new")
-        assert refusal(source, info).reason == "changed"
+        assert refusal(source, Part(info)).reason == "changed"
 
     def test_a_read_refuses_an_object_that_is_gone(self, place: Place) -> None:
         place.put("a", b"1")
@@ -92,13 +101,13 @@ class SourceContract:
         source = place.open()
         a, b = source.scan()
         place.delete("a")
-        assert refusal(source, a).reason == "missing"
-        assert bytes(read(source, b)) == b"2"
+        assert refusal(source, Part(a)).reason == "missing"
+        assert bytes(read(source, Part(b))) == b"2"
 
     def test_a_refusal_is_one_line_that_names_the_object(self, place: Place) -> None:
         source = place.open()
         for key in ("dir/a", "new\nline"):
-            error = refusal(source, ObjectInfo(key, 1, "0" * 32))
+            error = refusal(source, Part(ObjectInfo(key, 1, "0" * 32)))
             assert error.message.isprintable()
             assert repr(key)[1:-1] in error.message
 
@@ -107,18 +116,84 @@ class SourceContract:
         for key, data in objects.items():
             place.put(key, data)
         source = place.open()
-        infos = list(source.scan())
+        parts = [Part(info) for info in source.scan()] * 3
         with ThreadPoolExecutor(8) as threads:
-            for info, came in zip(infos * 3, threads.map(partial(read, source), infos * 3), strict=True):
-                assert came == objects[info.key]
+            for part, came in zip(parts, threads.map(partial(read, source), parts), strict=True):
+                assert came == objects[part.info.key]
+
+    @pytest.mark.parametrize(("start", "stop"), RANGES)
+    def test_a_part_is_read_as_the_bytes_it_names(self, place: Place, start: int, stop: int | None) -> None:
+        place.put("a", LETTERS)
+        source = place.open()
+        part = Part(only(source), start, stop)
+        came = read(source, part)
+        assert came == LETTERS[start:stop]
+        assert came.contiguous
+        assert len(came) == part.size
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, None), (0, 1)])
+    def test_an_object_without_bytes_has_one_part(self, place: Place, start: int, stop: int | None) -> None:
+        place.put("a", b"")
+        source = place.open()
+        part = Part(only(source), start, stop)
+        if stop == 1:
+            assert refusal(source, part).reason == "truncated"
+        else:
+            assert read(source, part) == b""
+
+    @pytest.mark.parametrize(("start", "stop"), OUTSIDE)
+    def test_a_part_outside_of_its_object_is_refused_by_name(
+        self, place: Place, start: int, stop: int | None
+    ) -> None:
+        place.put("dir/a", LETTERS)
+        source = place.open()
+        error = refusal(source, Part(only(source), start, stop))
+        assert error.reason == "truncated"
+        assert "dir/a: " in error.message
+        assert f"bytes {start} to {26 if stop is None else stop} " in error.message
+
+    @pytest.mark.parametrize("data", [LETTERS.upper(), LETTERS + b"!", LETTERS[:4], b""])
+    @pytest.mark.parametrize(("start", "stop"), RANGES)
+    def test_a_part_of_an_object_that_changed_is_refused(
+        self, place: Place, start: int, stop: int | None, data: bytes
+    ) -> None:
+        place.put("a", LETTERS)
+        source = place.open()
+        info = only(source)
+        place.put("a", data)
+        assert refusal(source, Part(info, start, stop)).reason == "changed"
+
+    def test_a_part_of_an_object_that_is_gone_is_refused(self, place: Place) -> None:
+        place.put("a", LETTERS)
+        source = place.open()
+        info = only(source)
+        place.delete("a")
+        assert refusal(source, Part(info, 3, 9)).reason == "missing"
+
+    def test_parts_of_objects_with_odd_keys_come_as_they_were_put(self, place: Place) -> None:
+        for key in ODD_KEYS:
+            place.put(key, b"of " + key.encode())
+        source = place.open()
+        came = {info.key: bytes(read(source, Part(info, 3))) for info in source.scan()}
+        assert came == {key: key.encode() for key in ODD_KEYS}
+
+    def test_many_threads_may_read_parts_of_one_object_at_once(self, place: Place) -> None:
+        data = b"".join(number.to_bytes(4, "big") for number in range(50_000))
+        place.put("a", data)
+        source = place.open()
+        info = only(source)
+        parts = [Part(info, start, start + 1999) for start in range(0, len(data) - 1999, 1234)]
+        with ThreadPoolExecutor(8) as threads:
+            for part, came in zip(parts, threads.map(partial(read, source), parts), strict=True):
+                assert came == data[part.start : part.stop]
 
 
-def read(source: Source | BlockingSource, info: ObjectInfo) -> memoryview:
-    """The object's bytes; raise what the source tells instead."""
+def read(source: Source | BlockingSource, part: Part) -> memoryview:
+    """The part's bytes; raise what the source tells instead."""
     if not hasattr(source, "start"):
-        return source.read(info)
+        return source.read(part)
     came: SimpleQueue[Fetched] = SimpleQueue()
-    source.start(info, came.put)
+    source.start(part, came.put)
     fetched = came.get(timeout=60)
     if isinstance(fetched, memoryview):
         return fetched
@@ -130,7 +205,7 @@ def only(source: Source | BlockingSource) -> ObjectInfo:
     return info
 
 
-def refusal(source: Source | BlockingSource, info: ObjectInfo) -> SampleError:
+def refusal(source: Source | BlockingSource, part: Part) -> SampleError:
     with pytest.raises(SampleError) as raised:
-        read(source, info)
+        read(source, part)
     return raised.value

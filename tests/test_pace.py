@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contracts import read
 from stager.errors import SampleError, SourceBusy
 from stager.interfaces import Fetched, Scanning
-from stager.reader.values import ObjectInfo
+from stager.reader.values import ObjectInfo, Part
 from stager.sources.pace import CUT_EVERY_S, GROWTH, MOST, REST_S, START, Pace, PacedSource
 from stager.sources.threads import ThreadedSource
 
@@ -81,7 +81,7 @@ class Counting:
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         return iter([INFO])
 
-    def read(self, info: ObjectInfo) -> memoryview:
+    def read(self, part: Part) -> memoryview:
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
@@ -100,7 +100,7 @@ def test_no_more_than_the_limit_are_in_flight_and_all_are_answered() -> None:
     source = PacedSource(ThreadedSource(inner), clock=lambda: 0.0)
     answers: SimpleQueue[Fetched] = SimpleQueue()
     for _ in range(200):
-        source.start(INFO, answers.put)
+        source.start(Part(INFO), answers.put)
     assert [bytes(answers.get(timeout=60)) for _ in range(200)] == [b"x"] * 200  # type: ignore[arg-type]
     assert inner.most == START
 
@@ -111,7 +111,7 @@ def test_a_source_that_blocks_has_no_more_threads_than_reads_under_way() -> None
     before = threading.active_count()
     answers: SimpleQueue[Fetched] = SimpleQueue()
     for _ in range(3 * START):
-        source.start(INFO, answers.put)
+        source.start(Part(INFO), answers.put)
     for _ in range(3 * START):
         answers.get(timeout=60)
     assert inner.most == START
@@ -119,7 +119,7 @@ def test_a_source_that_blocks_has_no_more_threads_than_reads_under_way() -> None
     one = ThreadedSource(inner)
     before = threading.active_count()
     for _ in range(20):
-        read(one, INFO)
+        read(one, Part(INFO))
     assert threading.active_count() - before <= 2
 
 
@@ -131,6 +131,6 @@ def test_only_a_busy_source_slows_it_down_and_errors_come_through(error: Excepti
     inner.all_in.set()
     source = PacedSource(ThreadedSource(inner))
     with pytest.raises(type(error)):
-        read(source, INFO)
+        read(source, Part(INFO))
     assert source.pace.limit == limit
     assert list(source.scan()) == [INFO]

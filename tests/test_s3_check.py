@@ -12,7 +12,7 @@ import faultserver as fault
 from contracts import read
 from faultserver import BUCKET, FaultServer
 from stager.errors import SourceBusy
-from stager.reader.values import ObjectInfo, SourceSpec
+from stager.reader.values import ObjectInfo, Part, SourceSpec
 from stager.sources.s3.curl import CurlSource
 from stager.sources.s3.source import BotoSource, Limits
 
@@ -52,16 +52,16 @@ def test_an_object_that_comes_wrong_and_alike_each_time_is_never_given_out_where
 ) -> None:
     infos = listed(source)
     if matched_before:
-        assert read(source, infos["b"]) == server.objects["b"]
+        assert read(source, Part(infos["b"])) == server.objects["b"]
     server.fail("a", *[fault.damaged] * ALWAYS)
     for _ in range(3):
         with pytest.raises(SourceBusy, match="damaged on the way"):
-            read(source, infos["a"])
+            read(source, Part(infos["a"]))
     for key in "cde":  # and it does not switch the comparison off for others
         server.fail(key, fault.damaged)
         with pytest.raises(SourceBusy, match="damaged on the way"):
-            read(source, infos[key])
-        assert read(source, infos[key]) == server.objects[key]
+            read(source, Part(infos[key]))
+        assert read(source, Part(infos[key])) == server.objects[key]
 
 
 def test_some_that_come_wrong_alike_do_not_outvote_one_that_matches(
@@ -70,10 +70,10 @@ def test_some_that_come_wrong_alike_do_not_outvote_one_that_matches(
     infos = listed(source)
     for key in "abcdefghi":
         server.fail(key, *[fault.damaged] * ALWAYS)
-    assert read(source, infos["j"]) == server.objects["j"]
+    assert read(source, Part(infos["j"])) == server.objects["j"]
     for key in "abcdefghi":
         with pytest.raises(SourceBusy, match="damaged on the way"):
-            read(source, infos[key])
+            read(source, Part(infos[key]))
 
 
 def test_etags_that_are_no_md5s_are_found_out_once_by_several_objects(
@@ -81,12 +81,12 @@ def test_etags_that_are_no_md5s_are_found_out_once_by_several_objects(
 ) -> None:
     etags_of_kms(server, "abcdefghij")
     infos = listed(source)
-    assert read(source, infos["a"]) == server.objects["a"]
+    assert read(source, Part(infos["a"])) == server.objects["a"]
     looked_at = {path for path in server.asked if path != f"/{BUCKET}"}
     assert len(looked_at) >= 4  # itself and three others
     server.asked.clear()
     for key in "bcd":
-        assert read(source, infos[key]) == server.objects[key]
+        assert read(source, Part(infos[key])) == server.objects[key]
     assert len(server.asked) == 3
     assert [record.levelno for record in caplog.records if "md5" in record.message] == [logging.WARNING]
 
@@ -99,7 +99,7 @@ def test_one_or_two_objects_whose_etags_are_no_md5s_can_be_had(
     etags_of_kms(server, keys)
     infos = listed(source)
     for key in keys:
-        assert read(source, infos[key]) == server.objects[key]
+        assert read(source, Part(infos[key])) == server.objects[key]
 
 
 def test_an_object_that_is_said_to_be_encrypted_with_kms_has_no_md5_and_others_keep_theirs(
@@ -110,12 +110,12 @@ def test_an_object_that_is_said_to_be_encrypted_with_kms_has_no_md5_and_others_k
     infos = listed(source)
     server.asked.clear()
     for key in "acb":
-        assert read(source, infos[key]) == server.objects[key]
+        assert read(source, Part(infos[key])) == server.objects[key]
     assert len(server.asked) == 3  # nothing is read twice
     server.fail("c", *[fault.damaged] * ALWAYS)
     for _ in range(2):
         with pytest.raises(SourceBusy, match="damaged on the way"):
-            read(source, infos["c"])
+            read(source, Part(infos["c"]))
 
 
 def test_while_nothing_is_proved_nothing_is_given_out(server: FaultServer, source: S3Source) -> None:
@@ -125,7 +125,7 @@ def test_while_nothing_is_proved_nothing_is_given_out(server: FaultServer, sourc
         server.fail(key, *[fault.error(503, "SlowDown")] * 2)
     for _ in range(2):
         with pytest.raises(SourceBusy):
-            read(source, infos["a"])
+            read(source, Part(infos["a"]))
 
 
 def test_objects_that_come_otherwise_each_time_are_no_evidence_either(
@@ -143,7 +143,7 @@ def test_objects_that_come_otherwise_each_time_are_no_evidence_either(
         server.fail(key, *[damaged_anew] * ALWAYS)
     for key in "aba":
         with pytest.raises(SourceBusy, match="damaged on the way"):
-            read(source, infos[key])
+            read(source, Part(infos[key]))
 
 
 def test_an_object_that_cannot_be_had_is_no_evidence(server: FaultServer, source: S3Source) -> None:
@@ -151,4 +151,4 @@ def test_an_object_that_cannot_be_had_is_no_evidence(server: FaultServer, source
     infos = listed(source)
     for key in "bc":
         server.fail(key, *[fault.error(404, "NoSuchKey")] * ALWAYS)
-    assert read(source, infos["a"]) == server.objects["a"]
+    assert read(source, Part(infos["a"])) == server.objects["a"]

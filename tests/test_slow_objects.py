@@ -14,7 +14,7 @@ from running import Place
 from sets import staged, table
 from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceSilent
 from stager.interfaces import Fetched, Scanning
-from stager.reader.values import ObjectInfo
+from stager.reader.values import ObjectInfo, Part
 from stager.recipes import open_recipe
 from stager.shards import FORMATS
 from stager.sources.retry import SILENT_TRIES, RetryingSource
@@ -44,11 +44,12 @@ class Answering:
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         raise NotImplementedError
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        self.asked.append(info.key)
-        if self.answers.get(info.key):
-            raise self.answers[info.key].pop(0)
-        return memoryview(info.key.encode())
+    def read(self, part: Part) -> memoryview:
+        key = part.info.key
+        self.asked.append(key)
+        if self.answers.get(key):
+            raise self.answers[key].pop(0)
+        return memoryview(key.encode())
 
 
 def info_of(key: str) -> ObjectInfo:
@@ -62,7 +63,7 @@ def asked_again(inner: Answering, sleep: Callable[[float], None] = lambda _: Non
 def test_an_object_that_is_silent_three_times_is_given_up() -> None:
     inner = Answering({"a": [SourceSilent("a: no answer")] * ALWAYS})
     with pytest.raises(SourceSilent):
-        read(asked_again(inner), info_of("a"))
+        read(asked_again(inner), Part(info_of("a")))
     assert len(inner.asked) == SILENT_TRIES
 
 
@@ -73,17 +74,17 @@ def test_if_others_are_answered_meanwhile_it_is_the_object_and_not_the_source(bu
     source = asked_again(inner, lambda _: None if "b" in inner.asked else read_other())
 
     def read_other() -> None:
-        assert bytes(read(source, info_of("b"))) == b"b"
+        assert bytes(read(source, Part(info_of("b")))) == b"b"
 
     with pytest.raises(SampleError) as raised:
-        read(source, info_of("a"))
+        read(source, Part(info_of("a")))
     assert (raised.value.reason, raised.value.message) == ("unreadable", busy.message)
 
 
 def test_damage_is_of_the_object_and_never_of_the_source() -> None:
     inner = Answering({"a": [ObjectBusy("a: damaged")] * ALWAYS})
     with pytest.raises(SampleError, match="a: damaged") as raised:
-        read(asked_again(inner), info_of("a"))
+        read(asked_again(inner), Part(info_of("a")))
     assert raised.value.reason == "unreadable"
 
 
@@ -94,9 +95,9 @@ class Hanging(Answering):
         super().__init__({})
         self.hung, self.let_go = hung, threading.Event()
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        data = super().read(info)
-        if info.key in self.hung:
+    def read(self, part: Part) -> memoryview:
+        data = super().read(part)
+        if part.info.key in self.hung:
             self.let_go.wait()
         return data
 
@@ -111,15 +112,15 @@ def hanging() -> Iterator[Hanging]:
 def test_a_read_that_hangs_is_given_up_and_its_thread_left_behind(hanging: Hanging) -> None:
     source = ThreadedSource(hanging, threads=1, read_s=0.2)
     with pytest.raises(SourceSilent, match="hung-0: no answer"):
-        read(source, info_of("hung-0"))
-    assert bytes(read(source, info_of("b"))) == b"b"
+        read(source, Part(info_of("hung-0")))
+    assert bytes(read(source, Part(info_of("b")))) == b"b"
     with pytest.raises(SourceSilent, match="still hangs"):  # at once, and without another thread
-        read(source, info_of("hung-0"))
+        read(source, Part(info_of("hung-0")))
     assert hanging.asked.count("hung-0") == 1
     hanging.let_go.set()
     for _ in range(100):
         try:
-            assert bytes(read(source, info_of("hung-0"))) == b"hung-0"
+            assert bytes(read(source, Part(info_of("hung-0")))) == b"hung-0"
             break
         except SourceSilent:
             threading.Event().wait(0.05)
@@ -132,10 +133,10 @@ def test_threads_that_hang_are_bounded_and_then_the_source_is_busy(hanging: Hang
     before = threading.active_count()
     for number in range(HUNG_MOST):
         with pytest.raises(SourceSilent):
-            read(source, info_of(f"hung-{number}"))
+            read(source, Part(info_of(f"hung-{number}")))
     for number in range(HUNG_MOST, 100):
         with pytest.raises(SourceBusy, match=f"{HUNG_MOST} reads hang"):
-            read(source, info_of(f"hung-{number}"))
+            read(source, Part(info_of(f"hung-{number}")))
     assert threading.active_count() - before <= HUNG_MOST + 3
     hanging.let_go.set()
 
@@ -151,10 +152,10 @@ class HangingImages:
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         yield from (ObjectInfo(key, len(data), "v") for key, data in self.objects.items())
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        if info.key == self.hung:
+    def read(self, part: Part) -> memoryview:
+        if part.info.key == self.hung:
             self.let_go.wait()
-        return memoryview(self.objects[info.key])
+        return memoryview(self.objects[part.info.key])
 
 
 def test_a_shard_tells_that_it_goes_on_while_an_object_hangs_and_keeps_the_others(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ class NeverAnswering:
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         yield ObjectInfo("c/1.jpg", 1, "v")
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
         self.done = done
 
 

@@ -12,7 +12,7 @@ from places import BucketPlace, FolderPlace, bare
 from s3server import S3Server
 from stager.errors import SampleError, SourceBusy, UsageError
 from stager.interfaces import Scanning
-from stager.reader.values import ObjectInfo, SourceSpec
+from stager.reader.values import ObjectInfo, Part, SourceSpec
 from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
@@ -52,11 +52,11 @@ class BusySource:
         if given is not None:
             raise SourceBusy("slow down")
 
-    def read(self, info: ObjectInfo) -> memoryview:
+    def read(self, part: Part) -> memoryview:
         if self.busy:
             self.busy.pop(0)
             raise SourceBusy("slow down")
-        return memoryview(info.key.encode())
+        return memoryview(part.info.key.encode())
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ def slept() -> list[float]:
 
 def test_a_busy_read_is_asked_again_after_each_wait(slept: list[float]) -> None:
     source = RetryingSource(ThreadedSource(BusySource(0, 0)), waits_s=(1, 2, 4), sleep=slept.append)
-    assert bytes(read(source, ObjectInfo("a", 1, "v"))) == b"a"
+    assert bytes(read(source, Part(ObjectInfo("a", 1, "v")))) == b"a"
     assert slept == [1, 2]
 
 
 def test_the_last_busy_comes_through(slept: list[float]) -> None:
     source = RetryingSource(ThreadedSource(BusySource(0, 0, 0)), waits_s=(1, 2), sleep=slept.append)
     with pytest.raises(SourceBusy):
-        read(source, ObjectInfo("a", 1, "v"))
+        read(source, Part(ObjectInfo("a", 1, "v")))
     with pytest.raises(SourceBusy):
         list(RetryingSource(ThreadedSource(BusySource(0, 1, 2)), waits_s=(1, 2), sleep=slept.append).scan())
     assert slept == [1, 2, 1, 2]
@@ -81,11 +81,11 @@ def test_the_last_busy_comes_through(slept: list[float]) -> None:
 
 def test_an_error_of_another_kind_is_not_asked_again(slept: list[float]) -> None:
     class Refusing(BusySource):
-        def read(self, info: ObjectInfo) -> memoryview:
-            raise SampleError("missing", info.key)
+        def read(self, part: Part) -> memoryview:
+            raise SampleError("missing", part.info.key)
 
     with pytest.raises(SampleError):
-        read(RetryingSource(ThreadedSource(Refusing()), sleep=slept.append), ObjectInfo("a", 1, "v"))
+        read(RetryingSource(ThreadedSource(Refusing()), sleep=slept.append), Part(ObjectInfo("a", 1, "v")))
     assert slept == []
 
 
@@ -100,7 +100,9 @@ def test_waits_are_never_in_step(monkeypatch: pytest.MonkeyPatch, slept: list[fl
     monkeypatch.setattr("stager.sources.retry.time.sleep", slept.append)
     for _ in range(50):
         with pytest.raises(SourceBusy):
-            read(RetryingSource(ThreadedSource(BusySource(0, 0)), waits_s=(10,)), ObjectInfo("a", 1, "v"))
+            read(
+                RetryingSource(ThreadedSource(BusySource(0, 0)), waits_s=(10,)), Part(ObjectInfo("a", 1, "v"))
+            )
     slept = [wait_s for wait_s in slept if wait_s > 1]  # a thread of another test may sleep, too
     assert 5 <= min(slept) < 9
     assert 11 < max(slept) <= 15

@@ -13,7 +13,7 @@ import pytest
 from contracts import only, refusal
 from places import FolderPlace
 from stager.errors import SampleError, SourceBusy, SourceForbidden, SourceNotFound
-from stager.reader.values import encode_key
+from stager.reader.values import Part, encode_key
 from stager.sources.directory import DirectorySource
 
 NOBODY = 65534
@@ -35,7 +35,7 @@ def test_a_name_that_is_no_utf8_comes_back_as_its_bytes(folder: FolderPlace) -> 
     folder.put(os.fsdecode(name), b"data")
     source = folder.open()
     assert encode_key(only(source).key) == name
-    assert bytes(source.read(only(source))) == b"data"
+    assert bytes(source.read(Part(only(source)))) == b"data"
 
 
 def test_a_backslash_is_a_letter(folder: FolderPlace) -> None:
@@ -48,7 +48,7 @@ def test_a_link_to_a_file_under_the_root_is_an_object(folder: FolderPlace) -> No
     (folder.root / "link").symlink_to("a/file")
     source = folder.open()
     _, link = source.scan()
-    assert (link.key, bytes(source.read(link))) == ("link", b"data")
+    assert (link.key, bytes(source.read(Part(link)))) == ("link", b"data")
 
 
 @pytest.mark.parametrize("link", ["file", "folder"])
@@ -65,7 +65,7 @@ def test_a_link_that_leads_out_is_not_read_even_if_it_took_the_place_of_an_objec
     else:
         (folder.root / "folder").mkdir()
         (folder.root / "folder/file").symlink_to(tmp_path / "outside/file")
-    assert refusal(source, info).reason == "forbidden"
+    assert refusal(source, Part(info)).reason == "forbidden"
 
 
 @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "a/../file", "nul\0", "/etc/hostname"])
@@ -75,7 +75,7 @@ def test_a_key_that_climbs_is_not_followed(tmp_path: Path, key: str) -> None:
     folder.put("file", b"secret")
     folder.put("a/b", b"secret")
     found = only(FolderPlace(tmp_path / "root/a").open())
-    assert refusal(folder.open(), replace(found, key=key)).reason == "missing"
+    assert refusal(folder.open(), Part(replace(found, key=key))).reason == "missing"
 
 
 def test_pipes_and_folders_in_the_place_of_a_file_neither_hang_nor_are_read(folder: FolderPlace) -> None:
@@ -85,7 +85,7 @@ def test_pipes_and_folders_in_the_place_of_a_file_neither_hang_nor_are_read(fold
     folder.delete("a")
     os.mkfifo(folder.root / "a")
     assert list(source.scan()) == []
-    assert refusal(source, info).reason == "changed"
+    assert refusal(source, Part(info)).reason == "changed"
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(
@@ -101,7 +101,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         return found
 
     monkeypatch.setattr(os, "fstat", fstat_then_change)
-    assert refusal(source, info).reason == "changed"
+    assert refusal(source, Part(info)).reason == "changed"
 
 
 def test_a_root_that_is_missing_or_a_file_is_not_found(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_if_the_root_went_away_a_read_does_not_call_the_object_missing(tmp_path:
     info = only(source)
     folder.root.rename(tmp_path / "elsewhere")
     with pytest.raises(SourceNotFound):
-        source.read(info)
+        source.read(Part(info))
 
 
 def test_if_the_root_is_replaced_a_scan_does_not_end_as_if_all_was_listed(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_a_link_as_root_is_followed_anew_by_every_scan(tmp_path: Path) -> None:
     today = tmp_path / "today"
     today.symlink_to("monday")
     source = DirectorySource(today)
-    assert bytes(source.read(only(source))) == b"monday"
+    assert bytes(source.read(Part(only(source)))) == b"monday"
     today.unlink()
     today.symlink_to("tuesday")
-    assert bytes(source.read(only(source))) == b"tuesday"
+    assert bytes(source.read(Part(only(source)))) == b"tuesday"
 
 
 def test_what_may_not_be_listed_or_read_is_forbidden_and_named() -> None:
@@ -155,7 +155,7 @@ def test_what_may_not_be_listed_or_read_is_forbidden_and_named() -> None:
         source = folder.open()
         a, _ = source.scan()
         with chmod(folder.root / "a"), as_nobody():
-            assert refusal(source, a).reason == "forbidden"
+            assert refusal(source, Part(a)).reason == "forbidden"
         with chmod(folder.root / "sub"), as_nobody(), pytest.raises(SourceForbidden, match="root/sub"):
             list(source.scan())
         with chmod(folder.root), as_nobody(), pytest.raises(SourceForbidden, match="root: Perm"):
@@ -191,10 +191,10 @@ def test_a_stale_handle_is_opened_again_once(
 
     monkeypatch.setattr(os, "fstat", failing_fstat)
     if outcome is None:
-        assert bytes(source.read(info)) == b"data"
+        assert bytes(source.read(Part(info))) == b"data"
     else:
         with pytest.raises(outcome):
-            source.read(info)
+            source.read(Part(info))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import faultserver as fault
 from contracts import only, read, refusal
 from faultserver import BUCKET, Fault, FaultServer, error
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound
-from stager.reader.values import SourceSpec
+from stager.reader.values import Part, SourceSpec
 from stager.sources.retry import RetryingSource
 from stager.sources.s3 import listing as s3_listing
 from stager.sources.s3.check import CHECKSUMS
@@ -74,10 +74,10 @@ def test_what_may_pass_is_busy_soon_and_asked_again_gives_the_bytes(
     started = time.monotonic()
     server.fail("a", broken)
     with pytest.raises(SourceBusy) as raised:
-        read(source, info)
+        read(source, Part(info))
     assert raised.value.message.startswith(f"s3://{BUCKET}/a: ")
     server.fail("a", broken)
-    assert bytes(read(asked_again(source), info)) == DATA
+    assert bytes(read(asked_again(source), Part(info))) == DATA
     assert time.monotonic() - started < BOUND_S
 
 
@@ -91,14 +91,14 @@ def test_a_sandbox_that_forbids_all_about_priorities_does_not_stop_it(
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     source = CurlSource(SourceSpec(f"s3://{BUCKET}", endpoint_url=server.endpoint_url), LIMITS)
-    assert bytes(read(source, only(source))) == DATA
+    assert bytes(read(source, Part(only(source)))) == DATA
 
 
 def test_nobody_below_asks_again(server: FaultServer, source: S3Source) -> None:
     info = only(source)
     server.fail("a", *[error(503, "SlowDown")] * 3)
     with pytest.raises(SourceBusy):
-        read(asked_again(source), info)
+        read(asked_again(source), Part(info))
     assert server.asked.count(f"/{BUCKET}/a") == 3
 
 
@@ -121,7 +121,7 @@ def test_what_concerns_one_object_is_an_error_of_that_sample(
 ) -> None:
     info = only(source)
     server.fail("a", broken)
-    refused = refusal(source, info)
+    refused = refusal(source, Part(info))
     assert refused.reason == reason
     assert what in refused.message
 
@@ -149,7 +149,7 @@ def test_what_concerns_the_source_is_said_in_one_line_with_a_hint_and_no_secret(
     server.fail("a", broken)
     server.fail("", broken)
     with pytest.raises(kind, match=what) as reading:
-        read(source, info)
+        read(source, Part(info))
     with pytest.raises(kind, match=what) as scanned:
         list(source.scan())
     for raised in (reading, scanned):
@@ -255,8 +255,8 @@ def test_an_object_that_comes_short_is_noticed_without_an_md5(server: FaultServe
     info = only(source)
     server.fail("a", fault.truncated_without_length)
     with pytest.raises(SourceBusy):
-        read(source, info)
-    assert bytes(read(source, info)) == DATA
+        read(source, Part(info))
+    assert bytes(read(source, Part(info))) == DATA
 
 
 def test_bytes_that_are_damaged_differently_each_time_are_never_given_out(
@@ -266,8 +266,8 @@ def test_bytes_that_are_damaged_differently_each_time_are_never_given_out(
     for _ in range(3):
         server.fail("a", fault.damaged)
         with pytest.raises(SourceBusy, match="damaged on the way"):
-            read(source, info)
-    assert bytes(read(source, info)) == DATA
+            read(source, Part(info))
+    assert bytes(read(source, Part(info))) == DATA
 
 
 SUMS = {name: base64.b64encode(compute(memoryview(DATA))).decode() for name, compute in CHECKSUMS.items()}
@@ -281,8 +281,8 @@ def test_the_servers_own_checksum_finds_damage_that_no_etag_shows(server: FaultS
     info = only(source)
     server.fail("a", fault.damaged)
     with pytest.raises(SourceBusy, match="damaged on the way"):
-        read(source, info)
-    assert bytes(read(source, info)) == DATA
+        read(source, Part(info))
+    assert bytes(read(source, Part(info))) == DATA
 
 
 def test_a_checksum_of_checksums_says_nothing_of_the_whole(server: FaultServer) -> None:
@@ -290,7 +290,7 @@ def test_a_checksum_of_checksums_says_nothing_of_the_whole(server: FaultServer) 
     source = curl_source(server)
     for sums in ({"x-amz-checksum-crc32": "AAAAAA==-2"}, {"x-amz-checksum-crc32": "AAAAAA==", **COMPOSITE}):
         server.sums = sums
-        assert bytes(read(source, only(source))) == DATA
+        assert bytes(read(source, Part(only(source)))) == DATA
 
 
 COMPOSITE = {"x-amz-checksum-type": "COMPOSITE"}
@@ -301,7 +301,7 @@ def test_a_large_object_comes_in_parts_and_each_byte_lies_where_it_belongs(serve
     server.objects["a"] = large
     source = curl_source(server, Limits())
     info = only(source)
-    assert bytes(read(source, info)) == large
+    assert bytes(read(source, Part(info))) == large
     ends = [0, PART_BYTES, 2 * PART_BYTES, len(large)]
     assert sorted(server.ranges) == sorted(f"bytes={a}-{b - 1}" for a, b in itertools.pairwise(ends))
     for broken, kind in [
@@ -313,11 +313,11 @@ def test_a_large_object_comes_in_parts_and_each_byte_lies_where_it_belongs(serve
     ]:
         server.fail("a", fault.good, broken)
         with pytest.raises(kind):
-            read(source, info)
+            read(source, Part(info))
     server.fail("a", *[fault.damaged] * 3)
     with pytest.raises(SourceBusy, match="damaged"):
-        read(source, info)
-    assert bytes(read(source, info)) == large
+        read(source, Part(info))
+    assert bytes(read(source, Part(info))) == large
 
 
 def curl_source(server: FaultServer, limits: Limits = LIMITS) -> CurlSource:
@@ -333,7 +333,7 @@ def test_keys_that_a_path_library_would_tidy_up_stay_as_they_are(
     tidy = os.path.normpath(key.replace("\0", "")).strip("/")
     server.objects = {tidy: b"the object of another key", key: b"right"}
     (info,) = (info for info in source.scan() if info.key == key)
-    assert bytes(read(source, info)) == b"right"
+    assert bytes(read(source, Part(info))) == b"right"
 
 
 def test_a_long_listing_streams(server: FaultServer) -> None:

@@ -20,7 +20,7 @@ from places import BucketPlace
 from s3server import S3Server
 from stager.errors import SourceBusy, SourceError, SourceForbidden, SourceNotFound, UsageError
 from stager.interfaces import BlockingSource, Source
-from stager.reader.values import ObjectInfo, SourceSpec, encode_key
+from stager.reader.values import ObjectInfo, Part, SourceSpec, encode_key
 from stager.sources import open_source
 from stager.sources.pace import PacedSource
 from stager.sources.retry import RetryingSource
@@ -47,7 +47,7 @@ def both_verbs_raise(source: AnySource, error: type[SourceError], match: str) ->
     with pytest.raises(error, match=match) as scanned:
         list(source.scan())
     with pytest.raises(error, match=match) as reading:
-        read(source, INFO)
+        read(source, Part(INFO))
     for raised in (scanned, reading):
         assert raised.value.hint
         assert raised.value.message.isprintable()
@@ -101,11 +101,11 @@ def test_anonymous_reads_what_is_public_and_no_more(
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     spec = SourceSpec(f"s3://{s3.public_bucket}/open", endpoint_url=s3.endpoint_url, anonymous=True)
     source = kind(spec)
-    assert bytes(read(source, only(source))) == b"data"
+    assert bytes(read(source, Part(only(source)))) == b"data"
     closed = kind(replace(spec, url=f"s3://{s3.bucket}/closed"))
     with pytest.raises(SourceForbidden, match="access denied"):
         list(closed.scan())
-    assert refusal(closed, INFO).reason == "forbidden"
+    assert refusal(closed, Part(INFO)).reason == "forbidden"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
@@ -129,7 +129,7 @@ def test_an_endpoint_may_come_from_the_environment(
     monkeypatch.setenv("AWS_ENDPOINT_URL", str(place.spec.endpoint_url))
     place.spec = replace(place.spec, endpoint_url=None)
     source = place.open()
-    assert bytes(read(source, only(source))) == b"data"
+    assert bytes(read(source, Part(only(source)))) == b"data"
 
 
 def test_a_prefix_matches_whole_parts_and_a_slash_at_its_end_changes_nothing(place: BucketPlace) -> None:
@@ -148,7 +148,10 @@ def test_without_a_prefix_the_source_is_the_whole_bucket(s3: S3Server, kind: Kin
         s3.client().put_object(Bucket=bucket, Key=key, Body=key.encode())
     for url in (f"s3://{bucket}", f"s3://{bucket}/"):
         source = kind(SourceSpec(url, endpoint_url=s3.endpoint_url))
-        assert {info.key: bytes(read(source, info)) for info in source.scan()} == {"a": b"a", "b/c": b"b/c"}
+        assert {info.key: bytes(read(source, Part(info))) for info in source.scan()} == {
+            "a": b"a",
+            "b/c": b"b/c",
+        }
 
 
 def test_markers_of_folders_are_no_objects(place: BucketPlace) -> None:
@@ -175,7 +178,7 @@ def test_an_object_uploaded_in_parts_is_read_though_its_etag_is_no_md5(place: Bu
     source = place.open()
     info = only(source)
     assert info.version.endswith("-2")
-    assert bytes(read(source, info)) == data
+    assert bytes(read(source, Part(info))) == data
 
 
 def test_no_secret_is_logged_even_at_debug(
@@ -184,7 +187,7 @@ def test_no_secret_is_logged_even_at_debug(
     caplog.set_level(logging.DEBUG)
     place.put("a", b"data")
     source = place.open()
-    read(source, only(source))
+    read(source, Part(only(source)))
     monkeypatch.setenv("AWS_SESSION_TOKEN", "canary")  # the server knows no such token
     both_verbs_raise(place.open(), SourceForbidden, "the server")
     assert "canary" not in caplog.text

@@ -137,11 +137,11 @@ def decode(task: Task) -> Answer:
 def fetch(task: Task) -> Answer:
     """GETs by stager's own way to S3, every check included, so many under way all the time."""
     from stager.interfaces import Fetched
-    from stager.reader.values import SourceSpec
+    from stager.reader.values import Part, SourceSpec
     from stager.sources.s3.curl import CurlSource
 
     source = CurlSource(SourceSpec("s3://bench/jpeg", endpoint_url=task["endpoint_url"]))
-    infos, sizes, all_came = list(source.scan()), deque[int](), threading.Event()
+    parts, sizes, all_came = list(map(Part, source.scan())), deque[int](), threading.Event()
     left = 0  # of those to start, and changed in the source's one thread alone
 
     def came(fetched: Fetched) -> None:
@@ -150,17 +150,17 @@ def fetch(task: Task) -> Answer:
         sizes.append(len(fetched))
         if left:
             left -= 1
-            source.start(infos[left % len(infos)], came)
+            source.start(parts[left % len(parts)], came)
         elif len(sizes) == count:
             all_came.set()
 
     for count in (task["in_flight"], task["gets"]):  # connections are made before the clock starts
         sizes.clear()
         all_came.clear()
-        left, first = count - task["in_flight"], infos[: task["in_flight"]]
+        left, first = count - task["in_flight"], parts[: task["in_flight"]]
         before, began = _used(), time.perf_counter()
-        for info in first:
-            source.start(info, came)
+        for part in first:
+            source.start(part, came)
         all_came.wait()
     return _gets_told(count, sum(sizes), time.perf_counter() - began, before)
 

@@ -18,8 +18,9 @@ from typing import Final
 
 from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
 from stager.interfaces import Scanning
-from stager.reader.values import ObjectInfo, decode_key, encode_key
+from stager.reader.values import ObjectInfo, Part, decode_key, encode_key
 from stager.sources.keys import shown
+from stager.sources.parts import span
 
 LINKS_MOST: Final = 3  # to folders, one in the other: links across would have a walk without an end
 _REOPEN: Final = {errno.ESTALE, errno.EIO}
@@ -44,19 +45,20 @@ class DirectorySource:
         scanning.left_out.clear()  # of a scan that broke off
         return _Walk(self._root, str(self.path), scanning).objects()
 
-    def read(self, info: ObjectInfo) -> memoryview:
+    def read(self, part: Part) -> memoryview:
+        start, stop = span(part, f"{self.path}/")
         try:
-            return self._read_once(info)
+            return self._read_once(part.info, start, stop)
         except OSError as error:
             if error.errno not in _REOPEN:
-                raise self._error(info, error) from error
+                raise self._error(part.info, error) from error
         # NFS lost the handle, or a disk stumbled: looking the name up again heals the one, settles the other.
         try:
-            return self._read_once(info)
+            return self._read_once(part.info, start, stop)
         except OSError as error:
-            raise self._error(info, error) from error
+            raise self._error(part.info, error) from error
 
-    def _read_once(self, info: ObjectInfo) -> memoryview:
+    def _read_once(self, info: ObjectInfo, start: int, stop: int) -> memoryview:
         key = encode_key(info.key)
         if b".." in key.split(b"/") or b"\0" in key:
             raise SampleError("missing", f"{self._where(info)}: no file can have this key")
@@ -67,15 +69,18 @@ class DirectorySource:
             if not _real_path(fd, path).startswith(_as_folder(self._root)):
                 raise SampleError("forbidden", f"{self._where(info)}: a link leads out of {self.path}")
             self._check_version(info, fd)
-            data = os.read(fd, info.size + 1)
-            while len(data) <= info.size and (more := os.read(fd, info.size + 1 - len(data))):
+            if start:
+                os.lseek(fd, start, os.SEEK_SET)
+            asked = stop - start + (stop == info.size)  # behind the end there must be nothing
+            data = os.read(fd, asked)
+            while len(data) < asked and (more := os.read(fd, asked - len(data))):
                 data += more
             self._check_version(info, fd)
         finally:
             os.close(fd)
-        if len(data) != info.size:
+        if len(data) != stop - start:
             raise SampleError(
-                "unreadable", f"{self._where(info)}: {len(data)} of {info.size} bytes could be read"
+                "unreadable", f"{self._where(info)}: {len(data)} of {stop - start} bytes could be read"
             )
         return memoryview(data)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from stager.errors import SourceBusy
 from stager.interfaces import Fetched, Scanning, Source
-from stager.reader.values import ObjectInfo
+from stager.reader.values import ObjectInfo, Part
 
 START: Final = 64
 MOST: Final = 128
@@ -73,15 +73,15 @@ class PacedSource:
         self.pace = Pace(clock())
         self._clock = clock
         self._in_flight = 0
-        self._line: deque[tuple[ObjectInfo, Callable[[Fetched], None]]] = deque()
+        self._line: deque[tuple[Part, Callable[[Fetched], None]]] = deque()
         self._lock = threading.Lock()
 
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         return self.inner.scan(scanning)
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
         with self._lock:
-            self._line.append((info, done))
+            self._line.append((part, done))
         self._let_in()
 
     def _let_in(self) -> None:
@@ -89,9 +89,9 @@ class PacedSource:
             with self._lock:
                 if not self._line or self._in_flight >= self.pace.limit:
                     return
-                info, done = self._line.popleft()
+                part, done = self._line.popleft()
                 self._in_flight += 1
-            self.inner.start(info, partial(self._answered, done))
+            self.inner.start(part, partial(self._answered, done))
 
     def _answered(self, done: Callable[[Fetched], None], fetched: Fetched) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceError, SourceSilent, StagerError
 from stager.interfaces import Fetched, Scanning, Source
-from stager.reader.values import ObjectInfo, encode_key
+from stager.reader.values import ObjectInfo, Part, encode_key
 
 WAITS_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
 SILENT_TRIES: Final = 3  # of an object: each takes as long as a try may take
@@ -49,8 +49,8 @@ class RetryingSource:
                 self.sleep(wait_s)
         yield from self._scan_after(last, scanning)
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
-        self._try(_Wanted(info, done, time.monotonic()), self.waits_s, SILENT_TRIES)
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
+        self._try(_Wanted(part, done, time.monotonic()), self.waits_s, SILENT_TRIES)
 
     def _try(self, wanted: "_Wanted", waits_s: tuple[float, ...], silent_tries: int) -> None:
         def answered(fetched: Fetched) -> None:
@@ -69,7 +69,7 @@ class RetryingSource:
             self.sleep(waits_s[0])
             self._try(wanted, waits_s[1:], silent_tries)
 
-        self.inner.start(wanted.info, answered)
+        self.inner.start(wanted.part, answered)
 
     def _given_up(self, wanted: "_Wanted", busy: SourceBusy) -> StagerError:
         if isinstance(busy, ObjectBusy) or self._answered_s > wanted.since_s:
@@ -85,8 +85,8 @@ class RetryingSource:
 
 
 class _Wanted(NamedTuple):
-    """An object that is asked for, and since when."""
+    """What is asked for, and since when."""
 
-    info: ObjectInfo
+    part: Part
     done: Callable[[Fetched], None]
     since_s: float

@@ -1,4 +1,4 @@
-"""Many objects at a time from a source that reads one a call: a thread for each that is under way."""
+"""Many parts at a time from a source that reads one a call: a thread for each that is under way."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from typing import Final
 
 from stager.errors import SourceBusy, SourceSilent
 from stager.interfaces import BlockingSource, Fetched, Scanning
-from stager.reader.values import ObjectInfo
+from stager.reader.values import ObjectInfo, Part
 from stager.sources.keys import shown
 
 THREADS: Final = 128
@@ -24,7 +24,7 @@ _MOUNT_HINT: Final = "is the mount alive?"
 class _Read:
     """One read in the hands of a thread."""
 
-    info: ObjectInfo
+    part: Part
     done: Callable[[Fetched], None]
     until_s: float
 
@@ -33,23 +33,23 @@ class ThreadedSource:
     """A blocking source, read by as many threads as are needed at once. Reads beyond that wait.
 
     A read that hangs in a mount cannot be ended: it is given up, and its thread left behind. It is not tried
-    again while it hangs, and where many hang, the source is busy.
+    again while it hangs, nor another part of its object, and where many hang, the source is busy.
     """
 
     def __init__(self, inner: BlockingSource, threads: int = THREADS, read_s: float = READ_S) -> None:
         self.inner, self._most, self._read_s = inner, threads, read_s
-        self._asked: SimpleQueue[tuple[ObjectInfo, Callable[[Fetched], None]]] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[Part, Callable[[Fetched], None]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._under_way = self._threads = 0
         self._reads: set[_Read] = set()  # that are not given up
-        self._hung: set[ObjectInfo] = set()
+        self._hung: set[_Read] = set()
         self._is_watched = False
 
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         return self.inner.scan(scanning)
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
-        self._asked.put((info, done))
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
+        self._asked.put((part, done))
         with self._lock:
             self._under_way += 1
             is_watched, self._is_watched = self._is_watched, True
@@ -66,16 +66,16 @@ class ThreadedSource:
 
     def _read_on(self) -> None:
         while True:
-            info, done = self._asked.get()
-            read = _Read(info, done, time.monotonic() + self._read_s + info.size / SLOWEST_BYTES_PER_S)
+            part, done = self._asked.get()
+            read = _Read(part, done, time.monotonic() + self._read_s + part.size / SLOWEST_BYTES_PER_S)
             with self._lock:
-                refused = self._refusal(info)
+                refused = self._refusal(part.info)
                 if refused is None:
                     self._reads.add(read)
-            fetched = refused or self._read(info)
+            fetched = refused or self._read(part)
             with self._lock:
                 if refused is None and read not in self._reads:
-                    self._hung.discard(info)
+                    self._hung.discard(read)
                     return  # another thread has taken this one's place
                 self._reads.discard(read)
                 self._under_way -= 1
@@ -84,15 +84,15 @@ class ThreadedSource:
 
     def _refusal(self, info: ObjectInfo) -> SourceBusy | None:
         """Why an object is not read now."""
-        if info in self._hung:
+        if any(read.part.info == info for read in self._hung):
             return SourceSilent(f"{shown(info.key)}: a read of it still hangs", _MOUNT_HINT)
         if len(self._hung) >= HUNG_MOST:
             return SourceBusy(f"{shown(info.key)}: {len(self._hung)} reads hang", _MOUNT_HINT)
         return None
 
-    def _read(self, info: ObjectInfo) -> Fetched:
+    def _read(self, part: Part) -> Fetched:
         try:
-            return self.inner.read(info)
+            return self.inner.read(part)
         except Exception as error:
             return error
 
@@ -107,10 +107,10 @@ class ThreadedSource:
                     return
                 late = [read for read in self._reads if now_s > read.until_s]
                 self._reads.difference_update(late)
-                self._hung.update(read.info for read in late)
+                self._hung.update(late)
                 self._under_way -= len(late)
                 self._threads -= len(late)
             for read in late:
                 self._start_thread()
-                told = f"{shown(read.info.key)}: no answer for {self._read_s:.0f} s"
+                told = f"{shown(read.part.info.key)}: no answer for {self._read_s:.0f} s"
                 read.done(SourceSilent(told, _MOUNT_HINT))

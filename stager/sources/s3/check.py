@@ -11,8 +11,9 @@ from typing import Final, Protocol
 from awscrt import checksums
 
 from stager.errors import ObjectBusy, SampleError, SourceBusy
-from stager.reader.values import ObjectInfo
+from stager.reader.values import ObjectInfo, Part
 from stager.sources.keys import shown
+from stager.sources.parts import span
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ AGREEING: Final = 3  # of them must agree that etags are no MD5s, or all there a
 class ReadAgain(Protocol):
     """The reference reader."""
 
-    def fetch(self, info: ObjectInfo) -> tuple[memoryview, str]:
-        """The object as it comes, of the right version and length, and how it is encrypted."""
+    def fetch(self, part: Part) -> tuple[memoryview, str]:
+        """The part as it comes, of the right version and length, and how its object is encrypted."""
 
     def witnesses(self, info: ObjectInfo, count: int) -> list[ObjectInfo]:
         """Other objects of the source, at most so many."""
@@ -60,6 +61,8 @@ class ObjectCheck:
 
     So nothing was given out that a later match could prove wrong. An object that is alone in its source, and
     whose etag is no MD5, is given out if it comes alike twice: nobody knows more of it.
+
+    Of a part that is not the whole object there is no sum: its version, range and length are compared.
     """
 
     def __init__(self, source: str, reference: ReadAgain) -> None:
@@ -72,14 +75,23 @@ class ObjectCheck:
     def where(self, info: ObjectInfo) -> str:
         return shown(self.source + info.key)
 
-    def answer(self, info: ObjectInfo, etag: str | None, came: int, asked: int) -> None:
-        """Raise if this is an answer of another version, or not all of what was asked for."""
+    def answer(
+        self, asked: Part, status: int, etag: str | None, content_range: str | None, came: int
+    ) -> None:
+        """Raise if this is an answer of another version, or not exactly what was asked for."""
+        info, size = asked.info, asked.size
+        is_range = size < info.size
+        if is_range != (status == 206):
+            raise self._not_asked(info, status)
         found = (etag or "none").strip('"')
         if found != info.version:
             where = self.where(info)
             raise SampleError("changed", f"{where}: etag is {found}, the listing said {info.version}")
-        if came != asked:
-            raise SourceBusy(f"{self.where(info)}: {came} of {asked} bytes came", hint="try again later")
+        if came != size:
+            raise SourceBusy(f"{self.where(info)}: {came} of {size} bytes came", hint="try again later")
+        told = f"bytes {asked.start}-{asked.start + size - 1}/{info.size}" if is_range else None
+        if content_range != told:
+            raise self._not_asked(info, status)
 
     def checksum(self, info: ObjectInfo, answered: Mapping[str, str], data: memoryview) -> bool:
         """Whether the server told a checksum of the whole object that we know. Raise if it is another one."""
@@ -127,18 +139,38 @@ class ObjectCheck:
     def _comes_wrong_alike(self, info: ObjectInfo, data: memoryview | None = None) -> bool:
         """Whether the same bytes come twice, though the etag is not their MD5. One that matches is noted."""
         try:
-            second, encryption = self._reference.fetch(info)
+            second, encryption = self._reference.fetch(Part(info))
             if not _may_be_md5(info, encryption):
                 return False
             if _matches(info, second):
                 self._has_matched = True
                 return False
-            return second == (data if data is not None else self._reference.fetch(info)[0])
+            return second == (data if data is not None else self._reference.fetch(Part(info))[0])
         except SampleError:
             return False
 
+    def _not_asked(self, info: ObjectInfo, status: int) -> SourceBusy:
+        told = f"{self.where(info)}: the answer ({status}) is not the part that was asked for"
+        return SourceBusy(told, hint="is there a proxy that changes requests?")
+
     def _damaged(self, info: ObjectInfo) -> ObjectBusy:
         return ObjectBusy(f"{self.where(info)}: the bytes were damaged on the way", hint=_DAMAGED_HINT)
+
+
+def asked_for(part: Part, place: str) -> Part:
+    """The part, with both its ends. Of an empty one a byte is asked for: HTTP has no range without any."""
+    if part.stop is None and part.start == 0:  # the whole object, as nearly always: the short way
+        return part
+    start, stop = span(part, place)
+    if start == stop and part.info.size:
+        start, stop = (start, start + 1) if stop < part.info.size else (start - 1, stop)
+    return Part(part.info, start, stop)
+
+
+def range_of(asked: Part) -> str | None:
+    """What a request says of its part; None: nothing, it is the whole object."""
+    size = asked.size
+    return f"bytes={asked.start}-{asked.start + size - 1}" if size < asked.info.size else None
 
 
 def _may_be_md5(info: ObjectInfo, encryption: str) -> bool:

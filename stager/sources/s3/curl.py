@@ -14,9 +14,10 @@ import pycurl
 from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
 
-from stager.errors import SourceBusy
+from stager.errors import StagerError
 from stager.interfaces import Fetched, Scanning
-from stager.reader.values import ObjectInfo, SourceSpec, encode_key
+from stager.reader.values import ObjectInfo, Part, SourceSpec, encode_key
+from stager.sources.s3.check import asked_for, range_of
 from stager.sources.s3.curl_loop import CurlLoop, Get, Options
 from stager.sources.s3.errors import our_error, our_errors
 from stager.sources.s3.source import LIMITS, BotoSource, Limits
@@ -26,7 +27,7 @@ from stager.sources.threads import ThreadedSource
 _DOTTED: Final = re.compile(r"(^|/)\.\.?(/|$)")
 
 SIGN_EVERY_S: Final = 1.0  # credentials are looked at: new ones come minutes before the old ones run out
-PART_BYTES: Final = 8 << 20  # a larger object comes in parts of this size, side by side
+PART_BYTES: Final = 8 << 20  # what is larger comes in parts of this size, side by side
 
 _ANSWERED: Final = re.compile(
     rb"^(etag|content-range|x-amz-checksum-[a-z0-9]+|x-amz-server-side-encryption):([^\r\n]*)", re.I | re.M
@@ -41,6 +42,9 @@ _NAMES: Final = {
     pycurl.E_PEER_FAILED_VERIFICATION: "UntrustedCertificate",
     pycurl.E_SSL_CACERT_BADFILE: "UntrustedCertificate",
 }
+
+
+_OF_LENGTH: Final = (pycurl.E_OK, pycurl.E_PARTIAL_FILE, pycurl.E_FILESIZE_EXCEEDED)  # what came tells more
 
 
 class CurlSource:
@@ -67,19 +71,20 @@ class CurlSource:
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
         return self.reference.scan(scanning)
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
-        if _DOTTED.search(self.reference.prefix + info.key):
-            self._by_the_book.start(info, done)
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
+        if _DOTTED.search(self.reference.prefix + part.info.key):
+            self._by_the_book.start(part, done)
         else:
-            self._loop.call(partial(self._start, info, done))
+            self._loop.call(partial(self._start, part, done))
 
-    def _start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+    def _start(self, part: Part, done: Callable[[Fetched], None]) -> None:
+        info = part.info
         try:
             endpoint = self._sign()
             key = quote(encode_key(self.reference.prefix + info.key), safe="/-_.~")
             url = f"{endpoint}/{self.reference.bucket}/{key}"
             headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *self._headers]
-            for get in _Object(self.reference, info, done).gets(url, headers, self._options_for):
+            for get in _Fetch(self.reference, part, done).gets(url, headers, self._options_for):
                 self._loop.get(get)
         except Exception as error:  # whatever it is: the loop has others to serve
             done(error)
@@ -126,61 +131,63 @@ class CurlSource:
         return str(own or get_cert_path(True))
 
 
-class _Object:
-    """One object on its way, in one part or in several. All of it happens in the loop's thread."""
+class _Fetch:
+    """A part on its way, by one request or by several. All of it happens in the loop's thread."""
 
-    def __init__(self, source: BotoSource, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
-        self._source, self._info, self._done = source, info, done
-        self._data = np.empty(info.size, np.uint8).data
+    def __init__(self, source: BotoSource, part: Part, done: Callable[[Fetched], None]) -> None:
+        self._source, self._info, self._done = source, part.info, done
+        self._asked = asked_for(part, source.url)
+        self._size = part.size
+        self._is_whole = self._size == part.info.size
+        self._data = np.empty(self._size if self._is_whole else self._asked.size, np.uint8).data
         self._left = 0
         self._error: Exception | None = None
 
     def gets(self, url: str, headers: list[str], options_for: Callable[[int], Options]) -> list[Get]:
-        size = self._info.size
+        size = len(self._data)
         part_bytes = size if size < 2 * PART_BYTES else PART_BYTES
-        starts = range(0, size, part_bytes) if size else [0]
+        if self._is_whole and part_bytes == size:
+            self._left = 1
+            return [Get(url, headers, options_for(size), self._data, partial(self._came, self._asked))]
+        starts = range(0, size, part_bytes)
         self._left = len(starts)
         found = []
         for start in starts:
             body = self._data[start : start + part_bytes]
-            asked = [f"Range: bytes={start}-{start + len(body) - 1}"] if len(starts) > 1 else []
-            found.append(
-                Get(url, [*headers, *asked], options_for(len(body)), body, partial(self._came, start))
-            )
+            begin = self._asked.start + start
+            asked = Part(self._info, begin, begin + len(body))
+            asked_headers = [*headers, f"Range: {range_of(asked)}"]
+            found.append(Get(url, asked_headers, options_for(len(body)), body, partial(self._came, asked)))
         return found
 
-    def _where(self) -> str:
-        return self._source.check.where(self._info)
-
-    def _came(self, start: int, get: Get) -> None:
+    def _came(self, asked: Part, get: Get) -> None:
         self._left -= 1
         answered = get.answered(_ANSWERED)
         try:
-            self._check_part(start, get, answered)
+            self._check(asked, get, answered)
         except Exception as error:
             self._error = self._error or error
         if self._left == 0:
             self._end(answered)
 
-    def _check_part(self, start: int, get: Get, answered: dict[str, str]) -> None:
+    def _check(self, asked: Part, get: Get, answered: dict[str, str]) -> None:
         if get.status >= 300:
-            raise our_error(refusal_names(get), self._where(), self._source.endpoint, reading=True)
-        is_too_long = get.error == pycurl.E_FILESIZE_EXCEEDED
-        if get.error not in (pycurl.E_OK, pycurl.E_PARTIAL_FILE) and not is_too_long:
-            names = [_NAMES.get(get.error, "ConnectionError")]
-            raise our_error(names, self._where(), self._source.endpoint, reading=True)
-        is_part = len(get.body) < self._info.size
-        asked = f"bytes {start}-{start + len(get.body) - 1}/{self._info.size}" if is_part else None
-        if is_part != (get.status == 206) or answered.get("content-range") != asked:
-            told = f"{self._where()}: the answer ({get.status}) is not the part that was asked for"
-            raise SourceBusy(told, hint="is there a proxy that changes requests?")
-        self._source.check.answer(self._info, answered.get("etag"), get.came, len(get.body))
+            raise self._our_error(refusal_names(get))
+        if get.error not in _OF_LENGTH:
+            raise self._our_error([_NAMES.get(get.error, "ConnectionError")])
+        etag, content_range = answered.get("etag"), answered.get("content-range")
+        self._source.check.answer(asked, get.status, etag, content_range, get.came)
+        if get.error != pycurl.E_OK:  # all that was asked for came, of an answer that is longer
+            raise self._our_error(["ConnectionError"])
+
+    def _our_error(self, names: list[str]) -> StagerError:
+        return our_error(names, self._source.check.where(self._info), self._source.endpoint, reading=True)
 
     def _end(self, answered: dict[str, str]) -> None:
-        """All parts are there: are they what was stored?"""
+        """All of it is there: is it what was stored?"""
         check = self._source.check
-        fetched: Fetched = self._error or self._data
-        if self._error is None:
+        fetched: Fetched = self._error or self._data[: self._size]
+        if self._error is None and self._is_whole:
             try:
                 is_proved = check.checksum(self._info, answered, self._data)
                 encryption = answered.get("x-amz-server-side-encryption", "")

@@ -45,6 +45,7 @@ _TABLE: Final[dict[str, Verdict]] = {
     ),
     "NoSuchKey NoSuchVersion 404": Verdict(SourceNotFound, "no such object", "check the URL", "missing"),
     "PreconditionFailed 412": Verdict(SourceBusy, "it changed while it was read", "", "changed"),
+    "InvalidRange 416": Verdict(SourceBusy, "it is shorter than the listing said", "", "changed"),
     "AccessDenied AllAccessDisabled 401 403": Verdict(
         SourceForbidden,
         "access denied",

@@ -21,9 +21,9 @@ from botocore.response import StreamingBody
 
 from stager.errors import SourceError, UsageError
 from stager.interfaces import Scanning
-from stager.reader.values import ObjectInfo, SourceSpec
+from stager.reader.values import ObjectInfo, Part, SourceSpec
 from stager.sources.keys import shown
-from stager.sources.s3.check import ObjectCheck
+from stager.sources.s3.check import ObjectCheck, asked_for, range_of
 from stager.sources.s3.errors import our_errors
 from stager.sources.s3.listing import Contradiction, list_objects, take_items_first
 
@@ -91,19 +91,25 @@ class BotoSource:
             last = info.key
             yield info
 
-    def read(self, info: ObjectInfo) -> memoryview:
-        data, encryption = self.fetch(info)
-        return data if self.check.md5(info, data, encryption) else self.check.again(info, data)
+    def read(self, part: Part) -> memoryview:
+        data, encryption = self.fetch(part)
+        if part.size < part.info.size or self.check.md5(part.info, data, encryption):
+            return data
+        return self.check.again(part.info, data)
 
-    def fetch(self, info: ObjectInfo) -> tuple[memoryview, str]:
-        """The object as it comes, of the right version and length, and how it is encrypted."""
-        key = self.prefix + info.key
+    def fetch(self, part: Part) -> tuple[memoryview, str]:
+        """The part as it comes, of the right version and length, and how its object is encrypted."""
+        asked, info = asked_for(part, self.url), part.info
+        where: dict[str, Any] = {"Bucket": self.bucket, "Key": self.prefix + info.key}
+        if (asked_range := range_of(asked)) is not None:
+            where["Range"] = asked_range
         with our_errors(self.check.where(info), self.endpoint, reading=True):
-            answer = self.client.get_object(Bucket=self.bucket, Key=key, IfMatch=f'"{info.version}"')
-            with _cut_off(answer["Body"], self.limits.whole_s(info.size)) as body:
+            answer = self.client.get_object(**where, IfMatch=f'"{info.version}"')
+            with _cut_off(answer["Body"], self.limits.whole_s(asked.size)) as body:
                 data = memoryview(body.read())
-        self.check.answer(info, answer.get("ETag"), len(data), info.size)
-        return data, answer.get("ServerSideEncryption", "")
+        status = answer["ResponseMetadata"]["HTTPStatusCode"]
+        self.check.answer(asked, status, answer.get("ETag"), answer.get("ContentRange"), len(data))
+        return data[: part.size], answer.get("ServerSideEncryption", "")
 
     def witnesses(self, info: ObjectInfo, count: int) -> list[ObjectInfo]:
         """Other objects of the source, from all over its first page."""
