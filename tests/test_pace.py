@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import read
-from stager.errors import SampleError, SourceBusy
+from stager.errors import ObjectBusy, SampleError, SourceBusy
 from stager.interfaces import Fetched, Scanning
 from stager.reader.values import ObjectInfo, Part
 from stager.sources.pace import CUT_EVERY_S, GROWTH, MOST, REST_S, START, Pace, PacedSource
@@ -124,7 +124,12 @@ def test_a_source_that_blocks_has_no_more_threads_than_reads_under_way() -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "limit"), [(SourceBusy("slow down"), START // 2), (SampleError("missing", "a"), START)]
+    ("error", "limit"),
+    [
+        (SourceBusy("slow down"), START // 2),
+        (ObjectBusy("a: damaged"), START),
+        (SampleError("missing", "a"), START),
+    ],
 )
 def test_only_a_busy_source_slows_it_down_and_errors_come_through(error: Exception, limit: int) -> None:
     inner = Counting(error)

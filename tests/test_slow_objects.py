@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -139,6 +140,20 @@ def test_threads_that_hang_are_bounded_and_then_the_source_is_busy(hanging: Hang
             read(source, Part(info_of(f"hung-{number}")))
     assert threading.active_count() - before <= HUNG_MOST + 3
     hanging.let_go.set()
+
+
+def test_parts_of_one_object_that_hang_each_count_and_none_of_it_is_tried_meanwhile(hanging: Hanging) -> None:
+    source = ThreadedSource(hanging, read_s=0.2)
+    answers: SimpleQueue[Fetched] = SimpleQueue()
+    for number in range(HUNG_MOST):
+        source.start(Part(info_of("hung-0"), 0, number % 6), answers.put)
+    for _ in range(HUNG_MOST):
+        assert isinstance(answers.get(timeout=60), SourceSilent)
+    with pytest.raises(SourceSilent, match="still hangs"):
+        read(source, Part(info_of("hung-0"), 5))
+    with pytest.raises(SourceBusy, match=f"{HUNG_MOST} reads hang"):
+        read(source, Part(info_of("b")))
+    assert len(hanging.asked) == HUNG_MOST
 
 
 class HangingImages:

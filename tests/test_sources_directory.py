@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts import only, refusal
+from contracts import only, read, refusal
 from places import FolderPlace
-from stager.errors import SampleError, SourceBusy, SourceForbidden, SourceNotFound
+from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceForbidden, SourceNotFound
 from stager.reader.values import Part, encode_key
 from stager.sources.directory import DirectorySource
+from stager.sources.retry import RetryingSource
+from stager.sources.threads import ThreadedSource
 
 NOBODY = 65534
 
@@ -88,8 +90,9 @@ def test_pipes_and_folders_in_the_place_of_a_file_neither_hang_nor_are_read(fold
     assert refusal(source, Part(info)).reason == "changed"
 
 
+@pytest.mark.parametrize("ends", [(), (1, 2), (1, None), (2, 2)])
 def test_a_file_that_changes_while_it_is_read_is_refused(
-    folder: FolderPlace, monkeypatch: pytest.MonkeyPatch
+    folder: FolderPlace, monkeypatch: pytest.MonkeyPatch, ends: tuple[int, ...]
 ) -> None:
     folder.put("a", b"old")
     source = folder.open()
@@ -101,7 +104,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         return found
 
     monkeypatch.setattr(os, "fstat", fstat_then_change)
-    assert refusal(source, Part(info)).reason == "changed"
+    assert refusal(source, Part(info, *ends)).reason == "changed"
 
 
 def test_a_root_that_is_missing_or_a_file_is_not_found(tmp_path: Path) -> None:
@@ -162,39 +165,47 @@ def test_what_may_not_be_listed_or_read_is_forbidden_and_named() -> None:
             list(source.scan())
 
 
-@pytest.mark.parametrize(
-    ("number", "times", "outcome"),
-    [
-        (errno.ESTALE, 1, None),
-        (errno.EIO, 1, None),
-        (errno.ESTALE, 2, SourceBusy),
-        (errno.EIO, 2, SampleError),
-        (errno.ETIMEDOUT, 1, SourceBusy),
-    ],
-)
-def test_a_stale_handle_is_opened_again_once(
+FAILS = [
+    (errno.ESTALE, SourceBusy, SourceBusy),
+    (errno.EIO, ObjectBusy, SampleError),
+    (errno.ETIMEDOUT, SourceBusy, SourceBusy),
+]
+
+
+@pytest.mark.parametrize(("number", "told", "outcome"), FAILS)
+def test_a_stale_handle_or_a_disk_that_stumbles_is_busy_and_asked_again_is_opened_anew(
     folder: FolderPlace,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
-    times: int,
-    outcome: type[Exception] | None,
+    told: type[Exception],
+    outcome: type[Exception],
 ) -> None:
     folder.put("a", b"data")
     source = folder.open()
-    info = only(source)
-    errors = [OSError(number, os.strerror(number))] * times
+    part = Part(only(source))
+    errors: list[OSError] = []
 
     def failing_fstat(fd: int, real: Callable[[int], os.stat_result] = os.fstat) -> os.stat_result:
         if errors:
             raise errors.pop()
         return real(fd)
 
+    def fail(times: int) -> None:
+        errors[:] = [OSError(number, os.strerror(number))] * times
+
     monkeypatch.setattr(os, "fstat", failing_fstat)
-    if outcome is None:
-        assert bytes(source.read(Part(info))) == b"data"
-    else:
-        with pytest.raises(outcome):
-            source.read(Part(info))
+    asked_again = RetryingSource(ThreadedSource(source), waits_s=(0, 0), sleep=lambda _: None)
+    fail(1)
+    assert bytes(read(asked_again, part)) == b"data"
+    fail(1)
+    with pytest.raises(told) as raised:
+        source.read(part)
+    assert type(raised.value) is told
+    assert bytes(source.read(part)) == b"data"
+    fail(3)
+    with pytest.raises(outcome):
+        read(asked_again, part)
+    assert errors == []  # three tries, and nobody below asks again
 
 
 @contextmanager

@@ -16,14 +16,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from stager.errors import SampleError, SourceBusy, SourceError, SourceForbidden, SourceNotFound, StagerError
+from stager.errors import (
+    ObjectBusy,
+    SampleError,
+    SourceBusy,
+    SourceError,
+    SourceForbidden,
+    SourceNotFound,
+    StagerError,
+)
 from stager.interfaces import Scanning
 from stager.reader.values import ObjectInfo, Part, decode_key, encode_key
 from stager.sources.keys import shown
 from stager.sources.parts import span
 
 LINKS_MOST: Final = 3  # to folders, one in the other: links across would have a walk without an end
-_REOPEN: Final = {errno.ESTALE, errno.EIO}
 _GONE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _FORBIDDEN: Final = {errno.EACCES, errno.EPERM}
 _BUSY: Final = {
@@ -48,17 +55,11 @@ class DirectorySource:
     def read(self, part: Part) -> memoryview:
         start, stop = span(part, f"{self.path}/")
         try:
-            return self._read_once(part.info, start, stop)
-        except OSError as error:
-            if error.errno not in _REOPEN:
-                raise self._error(part.info, error) from error
-        # NFS lost the handle, or a disk stumbled: looking the name up again heals the one, settles the other.
-        try:
-            return self._read_once(part.info, start, stop)
+            return self._read(part.info, start, stop)
         except OSError as error:
             raise self._error(part.info, error) from error
 
-    def _read_once(self, info: ObjectInfo, start: int, stop: int) -> memoryview:
+    def _read(self, info: ObjectInfo, start: int, stop: int) -> memoryview:
         key = encode_key(info.key)
         if b".." in key.split(b"/") or b"\0" in key:
             raise SampleError("missing", f"{self._where(info)}: no file can have this key")
@@ -100,7 +101,9 @@ class DirectorySource:
             return SampleError("missing", f"{where}: {what}")
         if error.errno in _FORBIDDEN:
             return SampleError("forbidden", f"{where}: {what}")
-        if error.errno in _BUSY:
+        if error.errno == errno.EIO:  # a disk stumbled, or has a bad place
+            return ObjectBusy(f"{where}: {what}", hint="is the disk failing?")
+        if error.errno in _BUSY:  # also a handle that NFS lost: a new look at the name gives another
             return SourceBusy(f"{where}: {what}", hint="is the mount alive?")
         return SampleError("unreadable", f"{where}: {what}")
 
@@ -207,7 +210,7 @@ class _Walk:
             return SourceBusy(f"{self.name}: another directory took its place", hint="is the mount alive?")
         if error.errno in _FORBIDDEN:
             return SourceForbidden(f"{where}: {error.strerror}", hint=f"let user id {os.geteuid()} read it")
-        if error.errno in _BUSY | _REOPEN:
+        if error.errno in _BUSY | {errno.EIO}:
             return SourceBusy(f"{where}: {error.strerror}", hint="is the mount alive?")
         return SourceError(f"{where}: {error.strerror}")
 

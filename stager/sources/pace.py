@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from stager.errors import SourceBusy
+from stager.errors import ObjectBusy, SourceBusy
 from stager.interfaces import Fetched, Scanning, Source
 from stager.reader.values import ObjectInfo, Part
 
@@ -96,7 +96,7 @@ class PacedSource:
     def _answered(self, done: Callable[[Fetched], None], fetched: Fetched) -> None:
         with self._lock:
             self._in_flight -= 1
-            if isinstance(fetched, SourceBusy):
+            if isinstance(fetched, SourceBusy) and not isinstance(fetched, ObjectBusy):
                 self.pace.refused(self._clock())
             else:
                 self.pace.answered(self._clock(), is_full=bool(self._line))

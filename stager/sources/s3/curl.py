@@ -127,7 +127,7 @@ class CurlSource:
 
     def _authority(self) -> str:
         """The certificates that boto3 trusts."""
-        own = self.reference.session._session.get_config_variable("ca_bundle")
+        own = self.reference.settings.get_config_variable("ca_bundle")
         return str(own or get_cert_path(True))
 
 

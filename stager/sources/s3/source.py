@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
+from urllib3 import HTTPResponse
 
 from stager.errors import SourceError, UsageError
 from stager.interfaces import Scanning
@@ -66,7 +68,10 @@ class BotoSource:
         self.url = f"s3://{self.bucket}/{self.prefix}"
         self.endpoint = _without_userinfo(spec.endpoint_url or "AWS")
         with our_errors(spec.url, self.endpoint):
-            self.session = boto3.Session(profile_name=spec.profile, region_name=spec.region)
+            self.settings = botocore.session.get_session()  # of the environment and the profile
+            self.session = boto3.Session(
+                profile_name=spec.profile, region_name=spec.region, botocore_session=self.settings
+            )
             self.client = self._connect("path" if spec.endpoint_url else "auto")
             if not self.on_aws and not spec.endpoint_url:  # AWS_ENDPOINT_URL, or the profile, names a server
                 self.client = self._connect("path")
@@ -235,19 +240,19 @@ def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
 @contextmanager
 def _cut_off(body: StreamingBody, after_s: float) -> Iterator[StreamingBody]:
     """Break the connection when the body takes too long: a drip of bytes is never silent."""
-    timer = threading.Timer(after_s, _shut_down, [body])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield body
-    finally:
-        timer.cancel()
-        body.close()
+    with body as answer:  # urllib3's: botocore means it to be had in this way (its issue 3564)
+        timer = threading.Timer(after_s, _shut_down, [answer])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield body
+        finally:
+            timer.cancel()
 
 
-def _shut_down(body: StreamingBody) -> None:
+def _shut_down(answer: HTTPResponse) -> None:
     with suppress(RuntimeError, ValueError, OSError):  # it ended by itself just now
-        body._raw_stream.shutdown()  # type: ignore[attr-defined]
+        answer.shutdown()
 
 
 def _without_userinfo(endpoint_url: str) -> str:
