@@ -148,7 +148,8 @@ class Power:
         return problems
 
     def _mount(self) -> None:
-        subprocess.run(["mount", "-o", "loop", "-t", self.kind, self.image, self.disk], check=True)
+        """The kernel may take a moment to let go of the loop device before."""
+        wait_until(lambda: mounts(self.kind, self.image, self.disk), 30, self.image)
         assert os.path.ismount(self.disk)
 
     def _unmount(self) -> None:
@@ -162,6 +163,11 @@ def answers(service: Service, pid: int) -> bool:
         return bool(service.get("/status", 5)["service"]["pid"] == pid)
     except (NoService, StagerError):
         return False
+
+
+def mounts(kind: str, image: Path, disk: Path) -> bool:
+    command = ["mount", "-o", "loop", "-t", kind, image, disk]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def unmounts(disk: Path) -> bool:
