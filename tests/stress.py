@@ -271,7 +271,7 @@ class Stress:
         self.prefetch("--classes", "c0,c1,")
         self.command(
             "prefetch", "other", "--classes", "c0,"
-        )  # or there is nothing to evict, until it is read
+        )  # or there is nothing to evict
         for number, kind in enumerate(KINDS):
             self.start_reader(kind, "data", number)
         self.start_reader("loader", "other", len(KINDS))
