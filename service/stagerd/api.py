@@ -13,12 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from stager import __version__
+from stager import __version__, errors
 from stager.cache.verify import problem_of
 from stager.config import Config
 from stager.errors import NoService, SourceForbidden, StagerError, UsageError, nearest
 from stager.jobs.job import Request as JobRequest
-from stager.jobs.job import error_to_json
 from stager.layouts import LAYOUTS
 from stager.owner.owner import Owner, Part
 from stager.reader.record import DatasetSpec
@@ -77,24 +76,24 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
     @app.exception_handler(StagerError)
     async def told(request: Request, error: StagerError) -> JSONResponse:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
-        return AsciiJson(error_to_json(error), status)
+        return AsciiJson(errors.to_json(error), status)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
         told = UsageError(f"{request.method} {request.url.path}: {error.detail}", hint=_ONE_VERSION)
-        return AsciiJson(error_to_json(told), error.status_code, error.headers)
+        return AsciiJson(errors.to_json(told), error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def broke(request: Request, error: Exception) -> JSONResponse:
         told = f"the service failed: {type(error).__name__}: {error}"
-        return AsciiJson(error_to_json(StagerError(told, hint="see its log, and report it")), 500)
+        return AsciiJson(errors.to_json(StagerError(told, hint="see its log, and report it")), 500)
 
     @app.exception_handler(RequestValidationError)
     async def refused(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         told = UsageError(f"the request is not valid: {where}: {first['msg']}", hint=_ONE_VERSION)
-        return AsciiJson(error_to_json(told), 422)
+        return AsciiJson(errors.to_json(told), 422)
 
     app.add_middleware(BoundedBodies)
     users = Users()

@@ -31,7 +31,7 @@ from stager.cli.app import (
 )
 from stager.cli.target import Target, open_target
 from stager.config import SHARD_FORMATS, load_config
-from stager.errors import DONE_IN_PART, StagerError, UsageError, nearest
+from stager.errors import DONE_IN_PART, UsageError, nearest
 from stager.jobs.job import ENDED
 from stager.jobs.plan import say_plan, say_seconds
 from stager.jobs.start_time import say_ready
@@ -174,15 +174,13 @@ def _tell_ready(job: dict[str, Any], as_json: bool) -> int:
 
 def _tell(job: dict[str, Any], as_json: bool) -> int:
     if job["error"]:
-        error = getattr(errors, job["error"]["error"], StagerError)(
-            job["error"]["message"], job["error"]["hint"]
-        )
+        error = errors.from_json(job["error"])
         if as_json:
             print_json(job["error"])
         show_error(error)
         if job["staged"]:
             warn(f"{job['staged']:,} samples were staged before that, and stay")
-        return DONE_IN_PART if job["staged"] else int(error.exit_code)
+        return DONE_IN_PART if job["staged"] else error.exit_code
     if job["state"] == "cancelled":
         warn(f"cancelled: {job['staged']:,} samples were staged and stay; run it again to go on")
         return DONE_IN_PART

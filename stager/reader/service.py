@@ -143,8 +143,7 @@ def find_socket(service: str | None, default: Path) -> Path:
 def _error(value: Any) -> StagerError:
     """The service's error as the error it was."""
     if isinstance(value, dict) and "error" in value:
-        kind = getattr(errors, str(value["error"]), StagerError)
-        return kind(value["message"], value.get("hint", ""))
+        return errors.from_json(value)
     return UsageError(
         f"the service did not accept the request: {json.dumps(value)[:300]}",
         hint="are the service and this program of one version?",
