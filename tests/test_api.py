@@ -18,7 +18,8 @@ from making import image_folder
 from running import Place
 from sets import ended, shard_files, table, wait_for
 from stager.jobs.job import ENDED
-from stager.reader.service import Service
+from stager.owner.verbs import CANCEL, FAILURES, STATUS, VERBS, WHY
+from stager.reader.service import API, Service
 
 COUNT = 12
 FUZZ = int(os.environ.get("STAGER_FUZZ", "100"))  # bodies for each call
@@ -65,6 +66,19 @@ def test_the_api_describes_itself_and_every_path_has_its_version(served: Place) 
     assert {(method.upper(), path) for path, verbs in document["paths"].items() for method in verbs} == {
         (method, path) for method, path, *_ in CALLS
     }
+
+
+def test_every_verb_has_its_route(served: Place) -> None:
+    _, document = ask(served.socket, "GET", "/v1/openapi.json")
+    for verb in VERBS:
+        assert ("post" if verb.posted else "get") in document["paths"][API + verb.path]
+
+
+def test_a_verb_is_asked_of_a_service_with_what_its_owner_takes() -> None:
+    assert STATUS.request() == ("/status", None)
+    assert FAILURES.request("pets") == FAILURES.request(name="pets") == ("/datasets/pets/failures", None)
+    assert WHY.request("pets", "a/{b}.jpg") == ("/datasets/pets/why", {"sample": "a/{b}.jpg"})
+    assert CANCEL.request(3, finish=True) == ("/jobs/3/cancel", {"finish": True})
 
 
 TOTALS = {"requests": 5, "hits": 3, "misses": 2, "wait_s": 0.5, "reasons": {"late": 1, "not_planned": 1}}

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from pathlib import Path
+from types import MethodType
 from typing import Annotated, Any, Protocol, TypeVar
 
-from fastapi import Body, FastAPI, Request
+from fastapi import APIRouter, Body, FastAPI, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -20,7 +22,9 @@ from stager.errors import NoService, SourceForbidden, StagerError, UsageError, n
 from stager.jobs.job import Request as JobRequest
 from stager.layouts import LAYOUTS
 from stager.owner.owner import Owner, Part
+from stager.owner.verbs import CANCEL, VERBS, WHY
 from stager.reader.record import DatasetSpec
+from stager.reader.service import API
 from stager.reader.settings import ORDER_NUMBERS_MAX
 from stager.reader.subset import Subset, draw
 from stager.reader.values import Numbers, unpack_numbers
@@ -66,7 +70,7 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/v1/openapi.json",
+        openapi_url=f"{API}/openapi.json",
         default_response_class=AsciiJson,
     )
 
@@ -96,29 +100,31 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
         return AsciiJson(errors.to_json(told), 422)
 
     app.add_middleware(BoundedBodies)
-    users = Users()
-    _add_datasets(app, owner, ask)
-    _add_readers(app, owner, users, ask)
-    _add_work(app, owner, config, users, ask)
+    routes, users = APIRouter(prefix=API), Users()
+    for verb in VERBS:
+        if not verb.posted:
+            routes.get(verb.path)(_on_loop(MethodType(verb.act, owner), ask))
+    _add_datasets(routes, owner, ask)
+    _add_readers(routes, owner, users, ask)
+    _add_work(routes, owner, config, users, ask)
+    app.include_router(routes)
     return app
 
 
-def _add_datasets(app: FastAPI, owner: Owner, ask: Ask) -> None:
-    """What is there, and what of it shall go or stay."""
+def _on_loop(method: Callable[..., T], ask: Ask) -> Callable[..., Coroutine[Any, Any, T]]:
+    """A handler that takes what the owner's method takes, as its signature tells FastAPI."""
 
-    @app.get("/v1/status")
-    async def status() -> dict[str, Any]:
-        return await ask(lambda: owner.status(is_up=True))
+    @wraps(method)
+    async def answer(**told: Any) -> T:
+        return await ask(lambda: method(**told))
 
-    @app.get("/v1/stats")
-    async def stats() -> dict[str, Any]:
-        return await ask(owner.stats)
+    return answer
 
-    @app.get("/v1/datasets")
-    async def datasets() -> list[dict[str, Any]]:
-        return await ask(owner.datasets)
 
-    @app.get("/v1/datasets/{name}")
+def _add_datasets(routes: APIRouter, owner: Owner, ask: Ask) -> None:
+    """A data set, one sample of it, and what of it shall go or stay."""
+
+    @routes.get("/datasets/{name}")
     async def dataset(name: str) -> dict[str, Any]:
         """Where a reader finds the data set: it maps the files, and a hit needs no further call."""
         found = await ask(lambda: owner.dataset(name))
@@ -130,45 +136,33 @@ def _add_datasets(app: FastAPI, owner: Owner, ask: Ask) -> None:
             "lineage": found.record.lineage,
         }
 
-    @app.get("/v1/datasets/{name}/failures")
-    async def failures(name: str) -> list[dict[str, Any]]:
-        return await ask(lambda: owner.failures(name))
-
-    @app.get("/v1/datasets/{name}/classes")
-    async def classes(name: str) -> list[dict[str, Any]]:
-        return await ask(lambda: owner.classes(name))
-
-    @app.post("/v1/datasets/{name}/why")
+    @routes.post(WHY.path)
     async def why(name: str, body: SampleBody) -> dict[str, Any]:
         """Is a sample resident, since when, and if it is not: why not."""
         return await ask(lambda: owner.why(name, body.sample))
-
-    @app.get("/v1/datasets/{name}/reads")
-    async def reads(name: str) -> dict[str, Any]:
-        return await ask(lambda: owner.reads(name))
 
     async def draw_beside(name: str, subset: Subset) -> Part:
         """What a subset is, worked out off the loop: `where` may take seconds."""
         manifest = (await ask(lambda: owner.dataset(name))).manifest
         return Part(manifest, (await asyncio.to_thread(draw, manifest, subset)).numbers)
 
-    @app.post("/v1/datasets/{name}/evict")
+    @routes.post("/datasets/{name}/evict")
     async def evict(name: str, body: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
         subset = body.subset()
         drawn = await draw_beside(name, subset)
         return await ask(lambda: owner.evict(name, subset, drawn))
 
-    @app.post("/v1/datasets/{name}/pin")
+    @routes.post("/datasets/{name}/pin")
     async def pin(name: str, body: PinBody) -> dict[str, Any]:
         subset = body.subset.subset()
         drawn = await draw_beside(name, subset)
         return await ask(lambda: owner.pin(name, subset, body.pinned, drawn))
 
 
-def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
+def _add_readers(routes: APIRouter, owner: Owner, users: Users, ask: Ask) -> None:
     """What readers ask and tell."""
 
-    @app.post("/v1/datasets/{name}/want")
+    @routes.post("/datasets/{name}/want")
     async def want(name: str, body: WantBody) -> dict[str, Any]:
         """Stage these samples before all else; answers when they are resident or time is up."""
         if body.position is not None:
@@ -186,24 +180,24 @@ def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
             told["failed"] = await ask(lambda: owner.readers.failed(version, told["failed"]))
         return told
 
-    @app.post("/v1/datasets/{name}/hello")
+    @routes.post("/datasets/{name}/hello")
     async def hello(request: Request, name: str, body: HelloBody) -> dict[str, Any]:
         """A session reads this version: it is kept while the process lives that says so."""
         pid = request.client.port if request.client else 0
         return await ask(lambda: owner.readers.hello(body.version(name), body.session, body.manifest, pid))
 
-    @app.post("/v1/reports")
+    @routes.post("/reports")
     async def report(body: ReportBody) -> dict[str, Any]:
         """Totals of one reading process; they only grow, so a report may be sent again."""
         told = {**body.model_dump(), "reads": _unpacked(body.reads)}
         return await ask(lambda: owner.readers.report(told))
 
-    @app.post("/v1/sessions")
+    @routes.post("/sessions")
     async def heard(body: PositionBody) -> dict[str, Any]:
         """A session is alive, and this far in its order."""
         return await ask(lambda: owner.readers.heard(body.session, body.position))
 
-    @app.post("/v1/datasets/{name}/sessions")
+    @routes.post("/datasets/{name}/sessions")
     async def read_in_order(request: Request, name: str, body: OrderBody) -> dict[str, Any]:
         """The order in which a session is going to read: it is staged ahead of it, before all jobs."""
         told = {key: getattr(body, key) for key in OrderBody.model_fields}
@@ -225,10 +219,10 @@ def _add_readers(app: FastAPI, owner: Owner, users: Users, ask: Ask) -> None:
         return await ask(lambda: owner.readers.read_in_order(session))
 
 
-def _add_work(app: FastAPI, owner: Owner, config: Config, users: Users, ask: Ask) -> None:
+def _add_work(routes: APIRouter, owner: Owner, config: Config, users: Users, ask: Ask) -> None:
     """Jobs and shards."""
 
-    @app.post("/v1/jobs")
+    @routes.post("/jobs")
     async def prefetch(request: Request, body: PrefetchBody) -> dict[str, Any]:
         spec = _spec(config, body, request)
         subset = body.subset.subset()
@@ -243,36 +237,27 @@ def _add_work(app: FastAPI, owner: Owner, config: Config, users: Users, ask: Ask
 
         return await ask(begin)
 
-    @app.get("/v1/jobs/{job}")
+    @routes.get("/jobs/{job}")
     async def job(job: JobId) -> dict[str, Any]:
         return await ask(lambda: owner.job(job))
 
-    @app.post("/v1/jobs/{job}/cancel")
+    @routes.post(CANCEL.path)
     async def cancel(job: JobId, body: CancelBody | None = None) -> dict[str, Any]:
         return await ask(lambda: owner.cancel(job, body is not None and body.finish))
 
-    @app.get("/v1/shards")
-    async def shards() -> list[dict[str, Any]]:
-        return await ask(owner.shard_paths)
-
-    @app.get("/v1/problems")
-    async def problems() -> list[str]:
-        """Where catalog, index and disk disagree."""
-        return await ask(owner.check_books)
-
-    @app.post("/v1/shards/verify")
+    @routes.post("/shards/verify")
     async def verify(body: ShardsBody) -> list[dict[str, Any]]:
         """Read these shards whole, off the loop, and say which are bad."""
         bad: list[dict[str, Any]] = []
         wanted = set(body.shards)
         for _ in range(2):  # a row that was evicted while we read looked bad
-            rows = [row for row in await ask(owner.shard_paths) if row["shard"] in wanted]
+            rows = [row for row in await ask(owner.shards) if row["shard"] in wanted]
             told = [await asyncio.to_thread(problem_of, Path(row["path"]), row["dead_rows"]) for row in rows]
             bad = [{**row, "problem": problem} for row, problem in zip(rows, told, strict=True) if problem]
             wanted = {row["shard"] for row in bad}
         return bad
 
-    @app.post("/v1/shards/drop")
+    @routes.post("/shards/drop")
     async def drop(body: ShardsBody) -> dict[str, Any]:
         """Check these shards again and drop those that are bad; what they held is staged again."""
         bad = await verify(body)

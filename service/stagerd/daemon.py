@@ -78,7 +78,7 @@ def run(config: Config) -> None:
     except BaseException:
         cache.close()
         raise
-    owner = Owner(cache)
+    owner = Owner(cache, is_service=True)
     owner.loop.warm_up(config.datasets.values())
     owner.loop.jobs.resume()
     thread = LoopThread(owner)

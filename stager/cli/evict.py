@@ -21,6 +21,7 @@ from stager.cli.app import (
 from stager.cli.target import Target, open_target
 from stager.config import load_config
 from stager.errors import UsageError
+from stager.owner.verbs import DATASETS
 
 
 @app.command()
@@ -90,7 +91,7 @@ def _pin(dataset: str | None, subset: Any, pinned: bool, as_json: bool, config: 
 def _name(target: Target, dataset: str | None) -> str:
     if dataset is not None:
         return dataset
-    names = sorted({row["name"] for row in target.datasets() if row["is_current"]})
+    names = sorted({row["name"] for row in target.ask(DATASETS) if row["is_current"]})
     if len(names) == 1:
         return str(names[0])
     raise UsageError(

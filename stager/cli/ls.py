@@ -8,6 +8,7 @@ from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, DatasetArgument, JsonOption, app, print_json, print_table, say
 from stager.cli.target import Target, open_target
 from stager.config import load_config
+from stager.owner.verbs import CLASSES, DATASETS, FAILURES
 
 
 @app.command("ls")
@@ -25,15 +26,17 @@ def list_datasets(
     """List data sets and what is staged of them; or failed samples; or classes."""
     with open_target(load_config(config)) as target:
         if failed:
-            rows = [row for name in _names(target, dataset) for row in target.failures(name)]
+            rows = [row for name in _names(target, dataset) for row in target.ask(FAILURES, name)]
             columns = ["dataset", "index", "reason", "key", "detail"]
         elif classes:
             rows = [
-                {"dataset": name, **row} for name in _names(target, dataset) for row in target.classes(name)
+                {"dataset": name, **row}
+                for name in _names(target, dataset)
+                for row in target.ask(CLASSES, name)
             ]
             columns = ["dataset", "class", "samples", "resident"]
         else:
-            rows = [row for row in target.datasets() if dataset in (None, row["name"])]
+            rows = [row for row in target.ask(DATASETS) if dataset in (None, row["name"])]
             columns = []
     if as_json:
         print_json(rows)
@@ -51,7 +54,9 @@ def list_datasets(
 
 
 def _names(target: Target, dataset: str | None) -> list[str]:
-    return [dataset] if dataset else sorted({row["name"] for row in target.datasets() if row["is_current"]})
+    return (
+        [dataset] if dataset else sorted({row["name"] for row in target.ask(DATASETS) if row["is_current"]})
+    )
 
 
 def _cell(value: Any) -> str:

@@ -35,6 +35,7 @@ from stager.errors import DONE_IN_PART, UsageError, nearest
 from stager.jobs.job import ENDED
 from stager.jobs.plan import say_plan, say_seconds
 from stager.jobs.start_time import say_ready
+from stager.owner.verbs import CANCEL
 
 PLAIN_EVERY_S = 2.0
 STOP_S = 5.0  # for shards that are under way at a Ctrl-C
@@ -151,12 +152,12 @@ def _stop(target: Target, number: int) -> int:
     warn("stopping: shards that are under way are finished (Ctrl-C again: at once)")
     deadline = time.monotonic() + STOP_S
     try:
-        job = target.cancel(number, finish=True)
+        job = target.ask(CANCEL, number, finish=True)
         while job["state"] not in ENDED and time.monotonic() < deadline:
             job = target.job(number)
     except KeyboardInterrupt:
         pass
-    job = target.cancel(number, finish=False)
+    job = target.ask(CANCEL, number, finish=False)
     warn(f"stopped: {job['staged']:,} samples were staged and stay; run it again to go on")
     return DONE_IN_PART
 

@@ -12,6 +12,7 @@ from stager.cli.target import open_target
 from stager.config import load_config
 from stager.errors import UsageError
 from stager.eviction.simulation import hits_of_lru, hits_of_never_evict, hits_of_next_use
+from stager.owner.verbs import READS
 from stager.reader.values import Numbers, unpack_numbers
 
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -48,7 +49,7 @@ def simulate(
     sample_bytes = None
     if from_stats is not None:
         with open_target(load_config(config)) as target:
-            told = target.reads(from_stats)
+            told = target.ask(READS, from_stats)
         numbers, sample_bytes = unpack_numbers(told["reads"]), told["sample_bytes"]
         if not len(numbers):
             raise UsageError(f"no reads of {from_stats} are known", hint="read it while the service runs")

@@ -10,13 +10,14 @@ from stager.cli.target import open_target
 from stager.config import load_config
 from stager.errors import NoService
 from stager.jobs.plan import say_seconds
+from stager.owner.verbs import STATS, STATUS
 
 
 @app.command()
 def status(as_json: JsonOption = False, config: ConfigOption = None) -> None:
     """The service, its data sets, jobs and budget. Exit code 4 if no service runs."""
     with open_target(load_config(config)) as target:
-        value = target.status()
+        value = target.ask(STATUS)
     if as_json:
         print_json(value)
     else:
@@ -86,7 +87,7 @@ def stats(
     A hit was resident when asked for; a miss had to wait. Origin reads are reads of the source.
     """
     with open_target(load_config(config)) as target:
-        value = target.stats()
+        value = target.ask(STATS)
     if as_json:
         print_json(value)
         return

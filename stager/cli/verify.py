@@ -10,6 +10,7 @@ from stager.cli.app import ConfigOption, JsonOption, app, err, print_json, say, 
 from stager.cli.target import Target, batches, open_target
 from stager.config import load_config
 from stager.errors import StagerError
+from stager.owner.verbs import PROBLEMS, SHARDS
 
 BATCH_SHARDS = 4
 
@@ -22,12 +23,12 @@ def verify(
 ) -> None:
     """Check every staged sample against its checksum, and the catalog against the disk."""
     with open_target(load_config(config)) as target:
-        shards = target.shards()
-        problems = target.problems()
+        shards = target.ask(SHARDS)
+        problems = target.ask(PROBLEMS)
         bad = _read_all(target, [row["shard"] for row in shards])
         repaired = _repair(target, bad) if repair and bad else []
         if repair:
-            problems = target.problems()
+            problems = target.ask(PROBLEMS)
     value = {
         "shards": len(shards),
         "samples": sum(row["samples"] for row in shards),

@@ -9,6 +9,7 @@ from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, prin
 from stager.cli.target import open_target
 from stager.config import load_config
 from stager.jobs.plan import say_seconds
+from stager.owner.verbs import WHY
 
 
 @app.command()
@@ -20,7 +21,7 @@ def why(
 ) -> None:
     """Is a sample resident, since when, and if it is not: why not."""
     with open_target(load_config(config)) as target:
-        value = target.why(dataset, sample)
+        value = target.ask(WHY, dataset, sample)
     print_json(value) if as_json else _tell(value)
 
 
