@@ -17,6 +17,7 @@ import stager
 from making import image_folder
 from running import Place
 from sets import ended, shard_files, table, wait_for
+from stager.errors import UsageError
 from stager.jobs.job import ENDED
 from stager.owner.verbs import CANCEL, FAILURES, STATUS, VERBS, WHY
 from stager.reader.service import API, Service
@@ -266,6 +267,12 @@ def test_a_body_that_is_no_json_is_refused(body: bytes, served: Place) -> None:
 def test_a_path_nobody_has_is_our_error(method: str, path: str, code: int, served: Place) -> None:
     status, answer = ask(served.socket, method, path)
     assert (status, is_our_error(answer)) == (code, True), answer
+
+
+@pytest.mark.parametrize("name", ["no such", "größer", "a?b#c", "100%", "%41", "\x1b[2J", "\udcff"])
+def test_a_name_nobody_has_is_told_whatever_is_in_it(name: str, served: Place) -> None:
+    with pytest.raises(UsageError, match="nothing of '"):
+        Service(served.socket).get(f"/datasets/{name}")
 
 
 def test_only_its_own_user_may_bring_a_source_that_is_not_in_the_config(
