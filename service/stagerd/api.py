@@ -148,15 +148,13 @@ def _add_datasets(routes: APIRouter, owner: Owner, ask: Ask) -> None:
 
     @routes.post("/datasets/{name}/evict")
     async def evict(name: str, body: Annotated[SubsetBody, Body()]) -> dict[str, Any]:
-        subset = body.subset()
-        drawn = await draw_beside(name, subset)
-        return await ask(lambda: owner.evict(name, subset, drawn))
+        drawn = await draw_beside(name, body)
+        return await ask(lambda: owner.evict(name, body, drawn))
 
     @routes.post("/datasets/{name}/pin")
     async def pin(name: str, body: PinBody) -> dict[str, Any]:
-        subset = body.subset.subset()
-        drawn = await draw_beside(name, subset)
-        return await ask(lambda: owner.pin(name, subset, body.pinned, drawn))
+        drawn = await draw_beside(name, body.subset)
+        return await ask(lambda: owner.pin(name, body.subset, body.pinned, drawn))
 
 
 def _add_readers(routes: APIRouter, owner: Owner, users: Users, ask: Ask) -> None:
@@ -206,8 +204,7 @@ def _add_readers(routes: APIRouter, owner: Owner, users: Users, ask: Ask) -> Non
             raise UsageError(
                 f"an order of one's own has at most {ORDER_NUMBERS_MAX:,} numbers", hint="tell its beginning"
             )
-        told |= {"subset": body.subset.subset(), "own_orders": orders}
-        reading, user = OrderRequest(dataset=name, **told), _user(request)
+        reading, user = OrderRequest(dataset=name, **{**told, "own_orders": orders}), _user(request)
 
         def begin() -> Callable[[], OpenSession]:
             make = owner.readers.asked_to_read(reading)
@@ -225,8 +222,7 @@ def _add_work(routes: APIRouter, owner: Owner, config: Config, users: Users, ask
     @routes.post("/jobs")
     async def prefetch(request: Request, body: PrefetchBody) -> dict[str, Any]:
         spec = _spec(config, body, request)
-        subset = body.subset.subset()
-        asked = JobRequest(spec, subset, body.format, body.stop_after, retry_failed=body.retry_failed)
+        asked = JobRequest(spec, body.subset, body.format, body.stop_after, retry_failed=body.retry_failed)
         user = _user(request)
 
         def begin() -> dict[str, Any]:

@@ -12,23 +12,17 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from stager import errors
 from stager.cache.budget import say_bytes
 from stager.cli.app import (
-    ClassesOption,
     ConfigOption,
-    FractionOption,
     JsonOption,
-    PerClassOption,
-    SeedOption,
-    SplitOption,
-    WhereOption,
     app,
     complete_dataset,
     err,
     print_json,
     say,
     show_error,
-    subset_of,
     warn,
 )
+from stager.cli.subset import takes_subset
 from stager.cli.target import Target, open_target
 from stager.config import SHARD_FORMATS, load_config
 from stager.errors import DONE_IN_PART, UsageError, nearest
@@ -36,13 +30,16 @@ from stager.jobs.job import ENDED
 from stager.jobs.plan import say_plan, say_seconds
 from stager.jobs.start_time import say_ready
 from stager.owner.verbs import CANCEL
+from stager.reader.subset import Subset
 
 PLAIN_EVERY_S = 2.0
 STOP_S = 5.0  # for shards that are under way at a Ctrl-C
 
 
 @app.command()
+@takes_subset
 def prefetch(
+    subset: Subset,
     dataset: Annotated[
         str | None,
         typer.Argument(
@@ -52,12 +49,6 @@ def prefetch(
             "or a directory with a folder a class.",
         ),
     ] = None,
-    classes: ClassesOption = None,
-    seed: SeedOption = 0,
-    per_class: PerClassOption = None,
-    fraction: FractionOption = None,
-    where: WhereOption = None,
-    split: SplitOption = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only tell what it would take; stage nothing.")
     ] = False,
@@ -97,7 +88,6 @@ def prefetch(
     shard_format = shard_format or settings.format
     if shard_format not in SHARD_FORMATS:
         raise UsageError(f"--format {shard_format!r}", hint=nearest(shard_format, SHARD_FORMATS))
-    subset = subset_of(classes, seed, per_class, fraction, where, split)
     recipe = {
         name: value
         for name, value in (("resize", resize), ("crop", crop), ("encode", encode))
