@@ -22,7 +22,7 @@ from stager.owner.loop import STOPPING
 from stager.owner.owner import Owner
 from stager.reader.service import Service
 from stagerd import notify
-from stagerd.api import make_app
+from stagerd.api.app import make_app
 from stagerd.peer import PeerProtocol
 
 log = logging.getLogger("stager")

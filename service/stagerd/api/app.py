@@ -30,7 +30,7 @@ from stager.reader.subset import Subset, draw
 from stager.reader.values import Numbers, unpack_numbers
 from stager.recipes import check_recipe
 from stager.sessions.session import OpenSession, OrderRequest
-from stagerd.bodies import (
+from stagerd.api.bodies import (
     CancelBody,
     HelloBody,
     OrderBody,
@@ -43,7 +43,7 @@ from stagerd.bodies import (
     SubsetBody,
     WantBody,
 )
-from stagerd.limits import BoundedBodies, Users
+from stagerd.api.limits import BoundedBodies, Users
 
 T = TypeVar("T")
 JobId = Annotated[int, InPath(gt=-(2**63), lt=2**63)]
