@@ -69,6 +69,11 @@ def test_the_api_describes_itself_and_every_path_has_its_version(served: Place) 
     }
 
 
+def test_a_service_says_at_its_start_how_many_data_sets_it_serves(served: Place) -> None:
+    (ready,) = [line for line in served.log().splitlines() if "service ready" in line]
+    assert ready.endswith(f" datasets={len(NAMES)}")
+
+
 def test_every_verb_has_its_route(served: Place) -> None:
     _, document = ask(served.socket, "GET", "/v1/openapi.json")
     for verb in VERBS:

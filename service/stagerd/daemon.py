@@ -104,7 +104,7 @@ def run(config: Config) -> None:
         os.getpid(),
         config.socket,
         cache.directory,
-        len(cache.datasets),
+        len(config.datasets),
     )
     notify.ready()
     try:
