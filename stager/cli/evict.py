@@ -5,8 +5,8 @@ from typing import Any
 
 from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, DatasetArgument, JsonOption, app, print_json, say
+from stager.cli.ask import AnyOwner, open_owner
 from stager.cli.subset import takes_subset
-from stager.cli.target import Target, open_target
 from stager.config import load_config
 from stager.errors import UsageError
 from stager.owner.verbs import DATASETS
@@ -22,8 +22,8 @@ def evict(
     config: ConfigOption = None,
 ) -> None:
     """Take staged shards away: all of a data set, or those that lie wholly in a subset. Pinned ones stay."""
-    with open_target(load_config(config)) as target:
-        value = target.evict(_name(target, dataset), subset)
+    with open_owner(load_config(config)) as owner:
+        value = owner.evict(_name(owner, dataset), subset)
     told = f"evicted {value['samples']:,} samples in {value['shards']:,} shards, {say_bytes(value['bytes'])}"
     told += f"; {value['pinned']:,} pinned shards stay" if value["pinned"] else ""
     _tell(value, told, as_json)
@@ -54,8 +54,8 @@ def unpin(
 
 
 def _pin(dataset: str | None, subset: Subset, pinned: bool, as_json: bool, config: Path | None) -> None:
-    with open_target(load_config(config)) as target:
-        value = target.pin(_name(target, dataset), subset, pinned)
+    with open_owner(load_config(config)) as owner:
+        value = owner.pin(_name(owner, dataset), subset, pinned)
     verb = "pinned" if pinned else "unpinned"
     _tell(
         value,
@@ -64,10 +64,10 @@ def _pin(dataset: str | None, subset: Subset, pinned: bool, as_json: bool, confi
     )
 
 
-def _name(target: Target, dataset: str | None) -> str:
+def _name(owner: AnyOwner, dataset: str | None) -> str:
     if dataset is not None:
         return dataset
-    names = sorted({row["name"] for row in target.ask(DATASETS) if row["is_current"]})
+    names = sorted({row["name"] for row in owner.ask(DATASETS) if row["is_current"]})
     if len(names) == 1:
         return str(names[0])
     raise UsageError(

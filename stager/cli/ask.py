@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -143,11 +143,11 @@ class Local:
         return self._owner.drop_bad([row["shard"] for row in self.verify(shards)])
 
 
-Target = Remote | Local  # the owner of the cache, wherever it is
+AnyOwner = Remote | Local  # the owner of the cache, wherever it is
 
 
 @contextmanager
-def open_target(config: Config) -> Iterator[Target]:
+def open_owner(config: Config) -> Iterator[AnyOwner]:
     """The service, or the cache itself where nobody listens. One that hangs still has the cache."""
     service = Service(find_socket(None, config.socket))
     try:
@@ -182,8 +182,3 @@ def _when_started(service: Service, owned: CacheOwned) -> dict[str, Any]:
         except NoService:
             time.sleep(LOOK_EVERY_S)
     raise owned
-
-
-def batches(items: list[Any], size: int) -> Iterable[list[Any]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]
