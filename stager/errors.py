@@ -24,8 +24,8 @@ StagerError                 what went wrong, and a hint: what to try
 
 import difflib
 import errno
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Final
 
 # Why a sample failed, and whether asking again could help.
 REASONS: Final[dict[str, bool]] = {
@@ -55,6 +55,7 @@ class StagerError(Exception):
     """One line that says what and where, and a hint that says what to try."""
 
     exit_code = 1
+    more: ClassVar[tuple[str, ...]] = ()  # what a kind says besides; its constructor takes each by name
 
     def __init__(self, message: str, hint: str = "") -> None:
         self.message = shown(message)  # it may have names of others in it
@@ -84,6 +85,8 @@ class CacheError(StagerError):
 
 class CacheOwned(CacheError):
     """`pid` and `what` (the command, or "service") are as the owner says."""
+
+    more = ("pid", "what")
 
     def __init__(self, message: str, hint: str = "", pid: str = "", what: str = "") -> None:
         super().__init__(message, hint)
@@ -125,9 +128,11 @@ class NotReady(StagerError):
 class SampleError(StagerError):
     """One sample cannot be had. The job goes on without it."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    more = ("reason",)
+
+    def __init__(self, reason: str, message: str, hint: str = "") -> None:
         assert reason in REASONS, reason
-        super().__init__(message)
+        super().__init__(message, hint)
         self.reason = reason
 
 
@@ -145,6 +150,27 @@ class ShardCorrupt(ShardError):
 
 class WaitTimeout(StagerError):
     pass
+
+
+KINDS: Final = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, StagerError)
+}
+
+
+def to_json(error: StagerError) -> dict[str, Any]:
+    """The error for another process: `from_json` makes it again there."""
+    names = ("message", "hint", *error.more)
+    return {"error": type(error).__name__, **{name: getattr(error, name) for name in names}}
+
+
+def from_json(value: Mapping[str, Any]) -> StagerError:
+    """The error that it was. Of a version that knows more than ours, it is a StagerError at least."""
+    kind = KINDS.get(str(value.get("error")), StagerError)
+    if kind is SampleError and value.get("reason") not in REASONS:
+        kind = StagerError
+    return kind(**{name: str(value.get(name, "")) for name in ("message", "hint", *kind.more)})
 
 
 def known_error(error: Exception, path: str) -> StagerError:

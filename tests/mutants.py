@@ -287,6 +287,22 @@ READERS = [
         "        deadline = time.monotonic() + 2 * self.timeout_s\n        places = missing + corrupt\n",
         "tests/test_reader.py::test_a_miss_ends_at_its_deadline_by_the_clock_and_not_later",
     ),
+    Mutant(
+        "a name stands in a URL as it is",
+        "stager/reader/service.py",
+        '            url = API + quote(path, errors="surrogateescape")  # with names of others in it\n',
+        "            url = API + path\n",
+        "tests/test_api.py::test_a_name_nobody_has_is_told_whatever_is_in_it",
+        error="NoService",
+        is_slow=True,
+    ),
+    Mutant(
+        "every kind of error is made of a message and a hint",
+        "stager/errors.py",
+        '    return kind(**{name: str(value.get(name, "")) for name in ("message", "hint", *kind.more)})\n',
+        '    return kind(value["message"], value["hint"])\n',
+        "tests/test_errors.py::test_an_error_of_any_kind_comes_through_json_as_it_was",
+    ),
 ]
 
 VERSIONS = [

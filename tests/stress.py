@@ -269,9 +269,7 @@ class Stress:
         history.begin(CROP_A)
         history.adopted()
         self.prefetch("--classes", "c0,c1,")
-        self.command(
-            "prefetch", "other", "--classes", "c0,"
-        )  # or there is nothing to evict
+        self.command("prefetch", "other", "--classes", "c0,")  # or there is nothing to evict
         for number, kind in enumerate(KINDS):
             self.start_reader(kind, "data", number)
         self.start_reader("loader", "other", len(KINDS))

@@ -17,8 +17,10 @@ import stager
 from making import image_folder
 from running import Place
 from sets import ended, shard_files, table, wait_for
+from stager.errors import UsageError
 from stager.jobs.job import ENDED
-from stager.reader.service import Service
+from stager.owner.verbs import CANCEL, FAILURES, STATUS, VERBS, WHY
+from stager.reader.service import API, Service
 
 COUNT = 12
 FUZZ = int(os.environ.get("STAGER_FUZZ", "100"))  # bodies for each call
@@ -65,6 +67,24 @@ def test_the_api_describes_itself_and_every_path_has_its_version(served: Place) 
     assert {(method.upper(), path) for path, verbs in document["paths"].items() for method in verbs} == {
         (method, path) for method, path, *_ in CALLS
     }
+
+
+def test_a_service_says_at_its_start_how_many_data_sets_it_serves(served: Place) -> None:
+    (ready,) = [line for line in served.log().splitlines() if "service ready" in line]
+    assert ready.endswith(f" datasets={len(NAMES)}")
+
+
+def test_every_verb_has_its_route(served: Place) -> None:
+    _, document = ask(served.socket, "GET", "/v1/openapi.json")
+    for verb in VERBS:
+        assert ("post" if verb.posted else "get") in document["paths"][API + verb.path]
+
+
+def test_a_verb_is_asked_of_a_service_with_what_its_owner_takes() -> None:
+    assert STATUS.request() == ("/status", None)
+    assert FAILURES.request("pets") == FAILURES.request(name="pets") == ("/datasets/pets/failures", None)
+    assert WHY.request("pets", "a/{b}.jpg") == ("/datasets/pets/why", {"sample": "a/{b}.jpg"})
+    assert CANCEL.request(3, finish=True) == ("/jobs/3/cancel", {"finish": True})
 
 
 TOTALS = {"requests": 5, "hits": 3, "misses": 2, "wait_s": 0.5, "reasons": {"late": 1, "not_planned": 1}}
@@ -252,6 +272,12 @@ def test_a_body_that_is_no_json_is_refused(body: bytes, served: Place) -> None:
 def test_a_path_nobody_has_is_our_error(method: str, path: str, code: int, served: Place) -> None:
     status, answer = ask(served.socket, method, path)
     assert (status, is_our_error(answer)) == (code, True), answer
+
+
+@pytest.mark.parametrize("name", ["no such", "größer", "a?b#c", "100%", "%41", "\x1b[2J", "\udcff"])
+def test_a_name_nobody_has_is_told_whatever_is_in_it(name: str, served: Place) -> None:
+    with pytest.raises(UsageError, match="nothing of '"):
+        Service(served.socket).get(f"/datasets/{name}")
 
 
 def test_only_its_own_user_may_bring_a_source_that_is_not_in_the_config(

@@ -18,7 +18,7 @@ from stager.errors import UsageError
 from stager.reader.service import Service
 from stager.reader.settings import ORDER_NUMBERS_MAX, WANT_SAMPLES_MAX
 from stager.reader.values import pack_numbers
-from stagerd.limits import BODY_BYTES_MAX, JOBS_A_USER_MAX, ORDERED_A_USER_MAX, SESSIONS_A_USER_MAX, Users
+from stagerd.api.limits import BODY_BYTES_MAX, JOBS_A_USER_MAX, ORDERED_A_USER_MAX, SESSIONS_A_USER_MAX, Users
 from test_api import ORDER, ask, is_our_error, opened
 
 COUNT = 12

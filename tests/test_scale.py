@@ -161,7 +161,7 @@ def row_id(owner: Owner) -> int:
 def test_status_leaves_out_the_classes_of_jobs_which_may_be_thousands(owner: Owner) -> None:
     job = owner.loop.jobs.restage(dataset_of(owner), FEW)
     job.classes = dataset_of(owner).manifest.classes
-    (told,) = [known for known in owner.status(is_up=True)["jobs"] if known["id"] == job.id]
+    (told,) = [known for known in owner.status()["jobs"] if known["id"] == job.id]
     assert "classes" not in told
     assert len(owner.job(job.id)["classes"]) == CLASSES
     owner.loop.jobs.cancel(job)

@@ -69,7 +69,7 @@ def test_a_sample_whose_word_was_damaged_is_not_kept_twice(world: World) -> None
     world.finish()
     held = [row for row in world.cache.catalog.shards() if 3 in row.samples]
     assert len(held) == 1
-    assert world.owner.check_books() == []
+    assert world.owner.problems() == []
     world.check()
 
 
@@ -82,7 +82,7 @@ def test_a_shard_that_could_not_be_synced_takes_no_other_one_with_it(world: Worl
     world.loop.step(0.0)
     world.disk.sync(is_broken=True)
     world.loop.step(0.0)
-    assert world.owner.check_books() == []
+    assert world.owner.problems() == []
     assert is_resident(dataset.index.words).all(), "it was staged, and somebody was told so"
 
 
@@ -100,7 +100,7 @@ def test_a_word_that_is_mended_before_its_shard_is_durable_is_not_lost(world: Wo
     world.loop.step(0.0)
     world.finish()
     assert is_resident(dataset.index.words).all()
-    assert world.owner.check_books() == []
+    assert world.owner.problems() == []
     assert sum(int((row.samples >= 0).sum()) for row in world.cache.catalog.shards()) == dataset.count
     world.check()
 
@@ -154,7 +154,7 @@ def test_a_sample_that_failed_and_was_staged_after_all_has_no_failure(world: Wor
     assert world.owner.failures("a") == []
     world.cache.forgive(dataset, np.arange(dataset.count))
     assert is_resident(dataset.index.words[[3]]).all()
-    assert world.owner.check_books() == []
+    assert world.owner.problems() == []
 
 
 def test_a_prefetch_mends_a_damaged_word_and_stages_nothing(world: World) -> None:

@@ -241,7 +241,7 @@ class Events:
         self.pinned.clear()
 
     def look(self) -> None:
-        self.ask(lambda: self.owner.status(True))
+        self.ask(self.owner.status)
         self.ask(self.owner.stats)
         for name in SETS:
             self.ask(lambda name=name: self.owner.why(name, "0"))
@@ -251,7 +251,7 @@ class Events:
     def repair(self) -> None:
         bad = [
             shard["shard"]
-            for shard in self.owner.shard_paths()
+            for shard in self.owner.shards()
             if problem_of(Path(shard["path"]), shard["dead_rows"])
         ]
         assert self.flipped.issuperset(bad), "bad, and nobody damaged it"
@@ -260,7 +260,7 @@ class Events:
     # Events: damage
 
     def flip_shard(self) -> None:
-        shards = self.owner.shard_paths()
+        shards = self.owner.shards()
         if not shards or not self.can_be_damaged:
             return
         shard = self.rng.choice(shards)

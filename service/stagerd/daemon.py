@@ -22,7 +22,7 @@ from stager.owner.loop import STOPPING
 from stager.owner.owner import Owner
 from stager.reader.service import Service
 from stagerd import notify
-from stagerd.api import make_app
+from stagerd.api.app import make_app
 from stagerd.peer import PeerProtocol
 
 log = logging.getLogger("stager")
@@ -78,7 +78,7 @@ def run(config: Config) -> None:
     except BaseException:
         cache.close()
         raise
-    owner = Owner(cache)
+    owner = Owner(cache, is_service=True)
     owner.loop.warm_up(config.datasets.values())
     owner.loop.jobs.resume()
     thread = LoopThread(owner)
@@ -104,7 +104,7 @@ def run(config: Config) -> None:
         os.getpid(),
         config.socket,
         cache.directory,
-        len(cache.datasets),
+        len(config.datasets),
     )
     notify.ready()
     try:

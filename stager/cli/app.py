@@ -13,8 +13,6 @@ from rich.table import Table
 from stager import __version__
 from stager.config import load_config
 from stager.errors import StagerError, shown
-from stager.reader.predicate import parse
-from stager.reader.subset import Subset, parse_classes
 
 app = typer.Typer(
     help="Keep a GPU fed: stage hot data from S3 and network mounts on SSD, decoded once, shared by all.",
@@ -49,33 +47,6 @@ DatasetArgument = Annotated[
         autocompletion=complete_dataset,
     ),
 ]
-ClassesOption = Annotated[
-    str | None,
-    typer.Option(help="How many classes (drawn by --seed), their names a,b,c, or @FILE with a name a line."),
-]
-SeedOption = Annotated[
-    int, typer.Option(help="Draws classes and samples. With one seed, 100 classes are part of 200.")
-]
-PerClassOption = Annotated[int | None, typer.Option(help="At most this many samples of each class.")]
-FractionOption = Annotated[float | None, typer.Option(help="This part of each class, as 0.1.")]
-WhereOption = Annotated[
-    str | None,
-    typer.Option(help="Only samples for which this is true, as: size > 10KB and key like '%.jpg'."),
-]
-SplitOption = Annotated[str | None, typer.Option(help="Only this split: train, val, test.")]
-
-
-def subset_of(
-    classes: str | None,
-    seed: int,
-    per_class: int | None,
-    fraction: float | None,
-    where: str | None,
-    split: str | None,
-) -> Subset:
-    if where is not None:
-        parse(where)  # before anything is opened
-    return Subset(parse_classes(classes), seed, per_class, fraction, where, split)
 
 
 def say(text: str) -> None:

@@ -6,8 +6,9 @@ import typer
 
 from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, DatasetArgument, JsonOption, app, print_json, print_table, say
-from stager.cli.target import Target, open_target
+from stager.cli.ask import AnyOwner, open_owner
 from stager.config import load_config
+from stager.owner.verbs import CLASSES, DATASETS, FAILURES
 
 
 @app.command("ls")
@@ -23,17 +24,19 @@ def list_datasets(
     config: ConfigOption = None,
 ) -> None:
     """List data sets and what is staged of them; or failed samples; or classes."""
-    with open_target(load_config(config)) as target:
+    with open_owner(load_config(config)) as owner:
         if failed:
-            rows = [row for name in _names(target, dataset) for row in target.failures(name)]
+            rows = [row for name in _names(owner, dataset) for row in owner.ask(FAILURES, name)]
             columns = ["dataset", "index", "reason", "key", "detail"]
         elif classes:
             rows = [
-                {"dataset": name, **row} for name in _names(target, dataset) for row in target.classes(name)
+                {"dataset": name, **row}
+                for name in _names(owner, dataset)
+                for row in owner.ask(CLASSES, name)
             ]
             columns = ["dataset", "class", "samples", "resident"]
         else:
-            rows = [row for row in target.datasets() if dataset in (None, row["name"])]
+            rows = [row for row in owner.ask(DATASETS) if dataset in (None, row["name"])]
             columns = []
     if as_json:
         print_json(rows)
@@ -50,8 +53,8 @@ def list_datasets(
         say("nothing is staged yet: stager prefetch")
 
 
-def _names(target: Target, dataset: str | None) -> list[str]:
-    return [dataset] if dataset else sorted({row["name"] for row in target.datasets() if row["is_current"]})
+def _names(owner: AnyOwner, dataset: str | None) -> list[str]:
+    return [dataset] if dataset else sorted({row["name"] for row in owner.ask(DATASETS) if row["is_current"]})
 
 
 def _cell(value: Any) -> str:

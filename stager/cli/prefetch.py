@@ -12,36 +12,34 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from stager import errors
 from stager.cache.budget import say_bytes
 from stager.cli.app import (
-    ClassesOption,
     ConfigOption,
-    FractionOption,
     JsonOption,
-    PerClassOption,
-    SeedOption,
-    SplitOption,
-    WhereOption,
     app,
     complete_dataset,
     err,
     print_json,
     say,
     show_error,
-    subset_of,
     warn,
 )
-from stager.cli.target import Target, open_target
+from stager.cli.ask import AnyOwner, open_owner
+from stager.cli.subset import takes_subset
 from stager.config import SHARD_FORMATS, load_config
-from stager.errors import DONE_IN_PART, StagerError, UsageError, nearest
+from stager.errors import DONE_IN_PART, UsageError, nearest
 from stager.jobs.job import ENDED
 from stager.jobs.plan import say_plan, say_seconds
 from stager.jobs.start_time import say_ready
+from stager.owner.verbs import CANCEL
+from stager.reader.subset import Subset
 
 PLAIN_EVERY_S = 2.0
 STOP_S = 5.0  # for shards that are under way at a Ctrl-C
 
 
 @app.command()
+@takes_subset
 def prefetch(
+    subset: Subset,
     dataset: Annotated[
         str | None,
         typer.Argument(
@@ -51,12 +49,6 @@ def prefetch(
             "or a directory with a folder a class.",
         ),
     ] = None,
-    classes: ClassesOption = None,
-    seed: SeedOption = 0,
-    per_class: PerClassOption = None,
-    fraction: FractionOption = None,
-    where: WhereOption = None,
-    split: SplitOption = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only tell what it would take; stage nothing.")
     ] = False,
@@ -96,7 +88,6 @@ def prefetch(
     shard_format = shard_format or settings.format
     if shard_format not in SHARD_FORMATS:
         raise UsageError(f"--format {shard_format!r}", hint=nearest(shard_format, SHARD_FORMATS))
-    subset = subset_of(classes, seed, per_class, fraction, where, split)
     recipe = {
         name: value
         for name, value in (("resize", resize), ("crop", crop), ("encode", encode))
@@ -110,53 +101,53 @@ def prefetch(
     }
     access = {name: value for name, value in access.items() if value is not None}
     spec = settings.dataset_of_url(dataset, recipe, access)
-    with open_target(settings) as target:
-        if (detach or until_ready) and not target.is_service:
+    with open_owner(settings) as owner:
+        if (detach or until_ready) and not owner.is_service:
             flag = "--detach" if detach else "--until-ready"
             raise errors.NoService(
                 f"{flag} needs the service, and none answers", hint=f"stager serve, or no {flag}"
             )
-        if target.is_service:  # a Ctrl-C meanwhile would leave a job behind that nobody knows of
+        if owner.is_service:  # a Ctrl-C meanwhile would leave a job behind that nobody knows of
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         stop_after = "plan" if plan else ""
-        job = target.prefetch(None if spec else dataset, spec, subset, shard_format, stop_after, retry_failed)
+        job = owner.prefetch(None if spec else dataset, spec, subset, shard_format, stop_after, retry_failed)
         if detach:
             print_json({"job": job["id"]}) if as_json else say(f"job {job['id']}: see stager status")
             return
-        code = _follow(target, job, as_json, until_ready)
+        code = _follow(owner, job, as_json, until_ready)
     raise typer.Exit(code)
 
 
-def _follow(target: Target, job: dict[str, Any], as_json: bool, until_ready: bool) -> int:
+def _follow(owner: AnyOwner, job: dict[str, Any], as_json: bool, until_ready: bool) -> int:
     """Show a job until it ends, or until a reader can start; return the exit code."""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         with _Progress() as progress:
             while job["state"] not in ENDED:
-                job = target.job(job["id"])
+                job = owner.job(job["id"])
                 progress.show(job)
                 if until_ready and job["state"] == "staging" and job["ready"]["in_s"] == 0:
                     break
     except KeyboardInterrupt:
-        return _stop(target, job["id"])
-    if target.is_service and job["left_out"]:  # without one, its worker has said so
+        return _stop(owner, job["id"])
+    if owner.is_service and job["left_out"]:  # without one, its worker has said so
         warn(f"note: {job['dataset']}: {job['left_out']}")
     if job["state"] == "staging":
         return _tell_ready(job, as_json)
     return _tell(job, as_json)
 
 
-def _stop(target: Target, number: int) -> int:
+def _stop(owner: AnyOwner, number: int) -> int:
     """End a job: what is under way for it is waited for, but not for long, and not after another Ctrl-C."""
     warn("stopping: shards that are under way are finished (Ctrl-C again: at once)")
     deadline = time.monotonic() + STOP_S
     try:
-        job = target.cancel(number, finish=True)
+        job = owner.ask(CANCEL, number, finish=True)
         while job["state"] not in ENDED and time.monotonic() < deadline:
-            job = target.job(number)
+            job = owner.job(number)
     except KeyboardInterrupt:
         pass
-    job = target.cancel(number, finish=False)
+    job = owner.ask(CANCEL, number, finish=False)
     warn(f"stopped: {job['staged']:,} samples were staged and stay; run it again to go on")
     return DONE_IN_PART
 
@@ -174,15 +165,13 @@ def _tell_ready(job: dict[str, Any], as_json: bool) -> int:
 
 def _tell(job: dict[str, Any], as_json: bool) -> int:
     if job["error"]:
-        error = getattr(errors, job["error"]["error"], StagerError)(
-            job["error"]["message"], job["error"]["hint"]
-        )
+        error = errors.from_json(job["error"])
         if as_json:
             print_json(job["error"])
         show_error(error)
         if job["staged"]:
             warn(f"{job['staged']:,} samples were staged before that, and stay")
-        return DONE_IN_PART if job["staged"] else int(error.exit_code)
+        return DONE_IN_PART if job["staged"] else error.exit_code
     if job["state"] == "cancelled":
         warn(f"cancelled: {job['staged']:,} samples were staged and stay; run it again to go on")
         return DONE_IN_PART

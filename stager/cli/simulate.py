@@ -8,10 +8,11 @@ import typer
 
 from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, print_json, print_table, say
-from stager.cli.target import open_target
+from stager.cli.ask import open_owner
 from stager.config import load_config
 from stager.errors import UsageError
 from stager.eviction.simulation import hits_of_lru, hits_of_never_evict, hits_of_next_use
+from stager.owner.verbs import READS
 from stager.reader.values import Numbers, unpack_numbers
 
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -47,8 +48,8 @@ def simulate(
         raise UsageError("name a TRACE, or --from-stats DATASET", hint="stager simulate --help")
     sample_bytes = None
     if from_stats is not None:
-        with open_target(load_config(config)) as target:
-            told = target.reads(from_stats)
+        with open_owner(load_config(config)) as owner:
+            told = owner.ask(READS, from_stats)
         numbers, sample_bytes = unpack_numbers(told["reads"]), told["sample_bytes"]
         if not len(numbers):
             raise UsageError(f"no reads of {from_stats} are known", hint="read it while the service runs")

@@ -6,17 +6,18 @@ import typer
 
 from stager.cache.budget import say_bytes
 from stager.cli.app import ConfigOption, JsonOption, app, out, print_json, print_table, say
-from stager.cli.target import open_target
+from stager.cli.ask import open_owner
 from stager.config import load_config
 from stager.errors import NoService
 from stager.jobs.plan import say_seconds
+from stager.owner.verbs import STATS, STATUS
 
 
 @app.command()
 def status(as_json: JsonOption = False, config: ConfigOption = None) -> None:
     """The service, its data sets, jobs and budget. Exit code 4 if no service runs."""
-    with open_target(load_config(config)) as target:
-        value = target.status()
+    with open_owner(load_config(config)) as owner:
+        value = owner.ask(STATUS)
     if as_json:
         print_json(value)
     else:
@@ -85,8 +86,8 @@ def stats(
 
     A hit was resident when asked for; a miss had to wait. Origin reads are reads of the source.
     """
-    with open_target(load_config(config)) as target:
-        value = target.stats()
+    with open_owner(load_config(config)) as owner:
+        value = owner.ask(STATS)
     if as_json:
         print_json(value)
         return

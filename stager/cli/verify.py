@@ -7,9 +7,10 @@ import typer
 from rich.progress import track
 
 from stager.cli.app import ConfigOption, JsonOption, app, err, print_json, say, warn
-from stager.cli.target import Target, batches, open_target
+from stager.cli.ask import AnyOwner, open_owner
 from stager.config import load_config
 from stager.errors import StagerError
+from stager.owner.verbs import PROBLEMS, SHARDS
 
 BATCH_SHARDS = 4
 
@@ -21,13 +22,13 @@ def verify(
     config: ConfigOption = None,
 ) -> None:
     """Check every staged sample against its checksum, and the catalog against the disk."""
-    with open_target(load_config(config)) as target:
-        shards = target.shards()
-        problems = target.problems()
-        bad = _read_all(target, [row["shard"] for row in shards])
-        repaired = _repair(target, bad) if repair and bad else []
+    with open_owner(load_config(config)) as owner:
+        shards = owner.ask(SHARDS)
+        problems = owner.ask(PROBLEMS)
+        bad = _read_all(owner, [row["shard"] for row in shards])
+        repaired = _repair(owner, bad) if repair and bad else []
         if repair:
-            problems = target.problems()
+            problems = owner.ask(PROBLEMS)
     value = {
         "shards": len(shards),
         "samples": sum(row["samples"] for row in shards),
@@ -59,19 +60,19 @@ def verify(
     raise typer.Exit(StagerError.exit_code if still_bad else 0)
 
 
-def _read_all(target: Target, shards: list[int]) -> list[dict[str, Any]]:
-    parts = list(batches(shards, BATCH_SHARDS))
+def _read_all(owner: AnyOwner, shards: list[int]) -> list[dict[str, Any]]:
+    parts = [shards[at : at + BATCH_SHARDS] for at in range(0, len(shards), BATCH_SHARDS)]
     shown = track(parts, "verifying", console=err, transient=True) if sys.stderr.isatty() else parts
-    return [row for part in shown for row in target.verify(part)]
+    return [row for part in shown for row in owner.verify(part)]
 
 
-def _repair(target: Target, bad: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _repair(owner: AnyOwner, bad: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Drop the bad shards and wait until what they held is staged again."""
-    jobs = target.drop([row["shard"] for row in bad])["jobs"]
+    jobs = owner.drop([row["shard"] for row in bad])["jobs"]
     ended = []
     for number in jobs:
-        job = target.job(number)
+        job = owner.job(number)
         while job["state"] not in ("done", "failed", "cancelled"):
-            job = target.job(number)
+            job = owner.job(number)
         ended.append(job)
     return ended

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, print_json, say
-from stager.cli.target import open_target
+from stager.cli.ask import open_owner
 from stager.config import load_config
 from stager.jobs.plan import say_seconds
+from stager.owner.verbs import WHY
 
 
 @app.command()
@@ -19,8 +20,8 @@ def why(
     config: ConfigOption = None,
 ) -> None:
     """Is a sample resident, since when, and if it is not: why not."""
-    with open_target(load_config(config)) as target:
-        value = target.why(dataset, sample)
+    with open_owner(load_config(config)) as owner:
+        value = owner.ask(WHY, dataset, sample)
     print_json(value) if as_json else _tell(value)
 
 

@@ -216,8 +216,7 @@ class Tasks:
         self._close(task)
         if message["kind"] == "failed":
             self._discard(task)
-            kind = getattr(errors, message["error"])
-            return Outcome(task, {}, kind(message["message"], message["hint"]))
+            return Outcome(task, {}, errors.from_json(message))
         if task.dataset is not None and message["samples"]:
             self._row_bytes[task.dataset.id] = message["size_bytes"] / len(message["samples"])
         return Outcome(task, message)

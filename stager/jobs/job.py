@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from stager import errors
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.config import FIRST_SHARD_SAMPLES
@@ -187,9 +188,5 @@ class Job:
             "paused": self.paused.message if self.paused else None,
             "changed": self.changed,
             "left_out": self.left_out,
-            "error": error_to_json(self.error) if self.error else None,
+            "error": errors.to_json(self.error) if self.error else None,
         }
-
-
-def error_to_json(error: StagerError) -> dict[str, Any]:
-    return {"error": type(error).__name__, "message": error.message, "hint": error.hint}

@@ -38,23 +38,23 @@ class Part:
 class Owner:
     """Every method runs on the loop's thread and returns what can be sent as JSON."""
 
-    def __init__(self, cache: Cache, loop: Loop | None = None) -> None:
-        self.cache, self.clock = cache, cache.clock
+    def __init__(self, cache: Cache, loop: Loop | None = None, is_service: bool = False) -> None:
+        self.cache, self.clock, self.is_service = cache, cache.clock, is_service
         self.loop = loop or Loop(cache)
         self.readers = Readers(cache, self.loop)
         self.began_at = self.clock.now()
 
     # What is there
 
-    def status(self, is_up: bool) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         datasets = [row for row in self.datasets() if row["is_current"]]
         names = ("name", "samples", "resident", "bytes", "format", "failed")
         return {
             "service": {
-                "up": is_up,
-                "pid": os.getpid() if is_up else None,
+                "up": self.is_service,
+                "pid": os.getpid() if self.is_service else None,
                 "version": __version__,
-                "uptime_s": round(self.clock.now() - self.began_at, 1) if is_up else 0.0,
+                "uptime_s": round(self.clock.now() - self.began_at, 1) if self.is_service else 0.0,
                 "cache_dir": str(self.cache.directory),
                 "native": self.loop.native,
             },
@@ -169,10 +169,10 @@ class Owner:
             raise UsageError(f"there is no job {job_id}", hint="stager status lists the jobs")
         return value
 
-    def cancel(self, job_id: int, finish: bool = False) -> dict[str, Any]:
-        if job_id in self.loop.jobs.by_id:
-            self.loop.jobs.cancel(self.loop.jobs.by_id[job_id], finish)
-        return self.job(job_id)
+    def cancel(self, job: int, finish: bool = False) -> dict[str, Any]:
+        if job in self.loop.jobs.by_id:
+            self.loop.jobs.cancel(self.loop.jobs.by_id[job], finish)
+        return self.job(job)
 
     def job_json(self, job: Job) -> dict[str, Any]:
         told = job.to_json(self.clock.now(), 0 if job.ended else self.loop.under_way(job))
@@ -192,7 +192,7 @@ class Owner:
 
     def evict(self, name: str, subset: Subset, part: Part | None = None) -> dict[str, Any]:
         """Take away the shards whose samples are all in the subset; pinned ones stay."""
-        shards = self._shards(name, subset, part, whole=True)
+        shards = self._shards_of(name, subset, part, whole=True)
         free = [shard for shard in shards if not shard.is_pinned]
         dataset = self.dataset(name)
         ours = [shard.samples[shard.samples >= 0] for shard in free if shard.dataset == dataset.id]
@@ -209,7 +209,7 @@ class Owner:
 
     def pin(self, name: str, subset: Subset, pinned: bool, part: Part | None = None) -> dict[str, Any]:
         """Pin (or unpin) the shards that hold any sample of the subset."""
-        shards = self._shards(name, subset, part, whole=False)
+        shards = self._shards_of(name, subset, part, whole=False)
         self.cache.catalog.pin_shards([shard.number for shard in shards], pinned)
         if not pinned:
             self.loop.unpin(self.dataset(name))
@@ -220,7 +220,7 @@ class Owner:
             "bytes": sum(shard.bytes for shard in shards),
         }
 
-    def _shards(self, name: str, subset: Subset, part: Part | None, whole: bool) -> list[ShardRow]:
+    def _shards_of(self, name: str, subset: Subset, part: Part | None, whole: bool) -> list[ShardRow]:
         dataset = self.dataset(name)
         if subset == Subset():
             ids = [row.id for row in self.cache.catalog.datasets() if row.name == name]
@@ -236,7 +236,7 @@ class Owner:
 
     # Verify
 
-    def shard_paths(self) -> list[dict[str, Any]]:
+    def shards(self) -> list[dict[str, Any]]:
         """Every shard that should be there and whole."""
         names = {row.id: row.name for row in self.cache.catalog.datasets()}
         return [
@@ -257,7 +257,8 @@ class Owner:
             for shard in self.cache.catalog.shards()
         ]
 
-    def check_books(self) -> list[str]:
+    def problems(self) -> list[str]:
+        """Where catalog, index and disk disagree."""
         return check_books(self.cache, self.loop.paths_under_way())
 
     def drop_bad(self, shards: Iterable[int]) -> dict[str, Any]:

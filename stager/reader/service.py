@@ -9,6 +9,7 @@ import struct
 import time
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from stager import errors
 from stager.errors import NoService, ServiceSilent, StagerError, UsageError
@@ -102,7 +103,8 @@ class Service:
         call = _Call(timeout_s, stopped)
         connection = _UnixConnection(self.path, call)
         try:
-            connection.request(method, API + path, payload, {"Content-Type": "application/json"})
+            url = API + quote(path, errors="surrogateescape")  # with names of others in it
+            connection.request(method, url, payload, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             value = json.loads(answer.read() or b"null")
         except PermissionError:
@@ -143,8 +145,7 @@ def find_socket(service: str | None, default: Path) -> Path:
 def _error(value: Any) -> StagerError:
     """The service's error as the error it was."""
     if isinstance(value, dict) and "error" in value:
-        kind = getattr(errors, str(value["error"]), StagerError)
-        return kind(value["message"], value.get("hint", ""))
+        return errors.from_json(value)
     return UsageError(
         f"the service did not accept the request: {json.dumps(value)[:300]}",
         hint="are the service and this program of one version?",

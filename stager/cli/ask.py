@@ -2,18 +2,25 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, TypeVar
 
+from stager.cache.cache import Cache
 from stager.cache.lock import SERVICE
+from stager.cache.verify import problem_of
 from stager.config import Config
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent
 from stager.jobs.job import Request
+from stager.owner.owner import Owner
+from stager.owner.verbs import Verb
 from stager.reader.record import DatasetSpec
 from stager.reader.service import Service, find_socket
 from stager.reader.subset import Subset
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HELLO_S = 4.0  # within which a service says that it is there; one that is busy takes a second or two
 AWAY_S = 60.0  # how long a command waits for a service that went away under it
@@ -22,37 +29,6 @@ LOOK_FIRST_S, LOOK_EVERY_S = (
     0.05,
     0.4,
 )  # at a job: a small one is over soon, a large one is not watched closely
-
-
-class Target(Protocol):
-    """The owner of the cache, wherever it is."""
-
-    is_service: bool
-
-    def status(self) -> dict[str, Any]: ...
-    def stats(self) -> dict[str, Any]: ...
-    def datasets(self) -> list[dict[str, Any]]: ...
-    def failures(self, name: str) -> list[dict[str, Any]]: ...
-    def classes(self, name: str) -> list[dict[str, Any]]: ...
-    def why(self, name: str, sample: str) -> dict[str, Any]: ...
-    def reads(self, name: str) -> dict[str, Any]: ...
-    def evict(self, name: str, subset: Subset) -> dict[str, Any]: ...
-    def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]: ...
-    def prefetch(
-        self,
-        name: str | None,
-        spec: DatasetSpec | None,
-        subset: Subset,
-        shard_format: str,
-        stop_after: str,
-        retry_failed: bool,
-    ) -> dict[str, Any]: ...
-    def job(self, job: int) -> dict[str, Any]: ...
-    def cancel(self, job: int, finish: bool) -> dict[str, Any]: ...
-    def shards(self) -> list[dict[str, Any]]: ...
-    def problems(self) -> list[str]: ...
-    def verify(self, shards: list[int]) -> list[dict[str, Any]]: ...
-    def drop(self, shards: list[int]) -> dict[str, Any]: ...
 
 
 class Remote:
@@ -64,26 +40,10 @@ class Remote:
         self._service = service
         self._look_again_s = LOOK_FIRST_S
 
-    def status(self) -> dict[str, Any]:
-        return self._service.get("/status")  # type: ignore[no-any-return]
-
-    def stats(self) -> dict[str, Any]:
-        return self._service.get("/stats")  # type: ignore[no-any-return]
-
-    def datasets(self) -> list[dict[str, Any]]:
-        return self._service.get("/datasets")  # type: ignore[no-any-return]
-
-    def failures(self, name: str) -> list[dict[str, Any]]:
-        return self._service.get(f"/datasets/{name}/failures")  # type: ignore[no-any-return]
-
-    def classes(self, name: str) -> list[dict[str, Any]]:
-        return self._service.get(f"/datasets/{name}/classes")  # type: ignore[no-any-return]
-
-    def why(self, name: str, sample: str) -> dict[str, Any]:
-        return self._service.post(f"/datasets/{name}/why", {"sample": sample})  # type: ignore[no-any-return]
-
-    def reads(self, name: str) -> dict[str, Any]:
-        return self._service.get(f"/datasets/{name}/reads")  # type: ignore[no-any-return]
+    def ask(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        path, body = verb.request(*args, **kwargs)
+        told: T = self._service.get(path) if body is None else self._service.post(path, body)
+        return told
 
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._service.post(f"/datasets/{name}/evict", subset.to_json())  # type: ignore[no-any-return]
@@ -123,15 +83,6 @@ class Remote:
                 if time.monotonic() > deadline:
                     raise
 
-    def cancel(self, job: int, finish: bool) -> dict[str, Any]:
-        return self._service.post(f"/jobs/{job}/cancel", {"finish": finish})  # type: ignore[no-any-return]
-
-    def shards(self) -> list[dict[str, Any]]:
-        return self._service.get("/shards")  # type: ignore[no-any-return]
-
-    def problems(self) -> list[str]:
-        return self._service.get("/problems")  # type: ignore[no-any-return]
-
     def verify(self, shards: list[int]) -> list[dict[str, Any]]:
         return self._service.post("/shards/verify", {"shards": shards}, 600.0)  # type: ignore[no-any-return]
 
@@ -145,9 +96,6 @@ class Local:
     is_service = False
 
     def __init__(self, config: Config) -> None:
-        from stager.cache.cache import Cache
-        from stager.owner.owner import Owner
-
         self._config = config
         self._owner = Owner(Cache(config, " ".join(["stager", *sys.argv[1:]])))
         self._has_scanned = False
@@ -158,26 +106,8 @@ class Local:
             self._owner.loop.give_back_stale()
         self._owner.cache.close()
 
-    def status(self) -> dict[str, Any]:
-        return self._owner.status(is_up=False)
-
-    def stats(self) -> dict[str, Any]:
-        return self._owner.stats()
-
-    def datasets(self) -> list[dict[str, Any]]:
-        return self._owner.datasets()
-
-    def failures(self, name: str) -> list[dict[str, Any]]:
-        return self._owner.failures(name)
-
-    def classes(self, name: str) -> list[dict[str, Any]]:
-        return self._owner.classes(name)
-
-    def why(self, name: str, sample: str) -> dict[str, Any]:
-        return self._owner.why(name, sample)
-
-    def reads(self, name: str) -> dict[str, Any]:
-        return self._owner.reads(name)
+    def ask(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return verb.act(self._owner, *args, **kwargs)
 
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._owner.evict(name, subset)
@@ -203,20 +133,9 @@ class Local:
         self._owner.loop.step(0.1)
         return self._owner.job(job)
 
-    def cancel(self, job: int, finish: bool) -> dict[str, Any]:
-        return self._owner.cancel(job, finish)
-
-    def shards(self) -> list[dict[str, Any]]:
-        return self._owner.shard_paths()
-
-    def problems(self) -> list[str]:
-        return self._owner.check_books()
-
     def verify(self, shards: list[int]) -> list[dict[str, Any]]:
-        from stager.cache.verify import problem_of
-
         wanted = set(shards)
-        rows = [row for row in self.shards() if row["shard"] in wanted]
+        rows = [row for row in self._owner.shards() if row["shard"] in wanted]
         found = ((row, problem_of(Path(row["path"]), row["dead_rows"])) for row in rows)
         return [{**row, "problem": problem} for row, problem in found if problem]
 
@@ -224,8 +143,11 @@ class Local:
         return self._owner.drop_bad([row["shard"] for row in self.verify(shards)])
 
 
+AnyOwner = Remote | Local  # the owner of the cache, wherever it is
+
+
 @contextmanager
-def open_target(config: Config) -> Iterator[Target]:
+def open_owner(config: Config) -> Iterator[AnyOwner]:
     """The service, or the cache itself where nobody listens. One that hangs still has the cache."""
     service = Service(find_socket(None, config.socket))
     try:
@@ -260,8 +182,3 @@ def _when_started(service: Service, owned: CacheOwned) -> dict[str, Any]:
         except NoService:
             time.sleep(LOOK_EVERY_S)
     raise owned
-
-
-def batches(items: list[Any], size: int) -> Iterable[list[Any]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stager.errors import UsageError
+from stager.reader.service import API
 from stager.reader.settings import ORDER_NUMBERS_MAX
 
 BODY_BYTES_MAX: Final = 4 << 20
@@ -27,7 +28,7 @@ class BoundedBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        has_order = scope["path"].startswith("/v1/datasets/") and scope["path"].endswith("/sessions")
+        has_order = scope["path"].startswith(f"{API}/datasets/") and scope["path"].endswith("/sessions")
         limit_bytes = ORDER_BYTES_MAX if has_order else BODY_BYTES_MAX
         told = dict(scope["headers"]).get(b"content-length", b"0")
         left_bytes = limit_bytes

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator, with_config
 
 from stager.owner.meter import MISS_REASONS
 from stager.owner.readers import Version
@@ -21,19 +21,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class SubsetBody(Strict):
-    classes: int | list[str] | None = None
-    seed: int = 0
-    per_class: int | None = None
-    fraction: float | None = None
-    where: str | None = None
-    split: str | None = None
+def _readable(subset: Subset) -> Subset:
+    if subset.where is not None:
+        parse(subset.where)  # before the loop has it
+    return subset
 
-    def subset(self) -> Subset:
-        """As the loop takes it: what it asks makes sense, and is not too much."""
-        if self.where is not None:
-            parse(self.where)
-        return Subset.from_json(self.model_dump())
+
+with_config(Strict.model_config)(Subset)  # its fields are the body's, and no others
+SubsetBody = Annotated[Subset, AfterValidator(_readable)]
 
 
 class SourceBody(Strict):
@@ -55,7 +50,7 @@ class SpecBody(Strict):
 class PrefetchBody(Strict):
     dataset: str | None = Field(None, description="a data set of the service's config; none: its only one")
     spec: SpecBody | None = Field(None, description="a data set that is in no config: own user only")
-    subset: SubsetBody = SubsetBody()
+    subset: SubsetBody = Subset()
     format: str = Field("auto", pattern="^(auto|arrow|lmdb)$")
     stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
     retry_failed: bool = Field(False, description="try samples again that had failed for good")
@@ -145,7 +140,7 @@ class SampleBody(Strict):
 
 
 class PinBody(Strict):
-    subset: SubsetBody = SubsetBody()
+    subset: SubsetBody = Subset()
     pinned: bool = True
 
 
