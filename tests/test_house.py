@@ -94,7 +94,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "PIL": (RECIPES,),
     "pycurl": (SOURCES,),
     "rich": (CLI,),
-    "simplejpeg": (RECIPES, CLIENTS),
+    "simplejpeg": (RECIPES, "stager/reader/encodings.py"),
     "sqlite3": ("stager/catalog/", "stager/cache/upgrade.py"),
     "starlette": (SERVICE,),
     "subprocess": THREADS,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stager.errors import CacheError, SampleError, ShardCorrupt, ShardError, StagerError
+from stager.errors import CacheError, SampleError, ShardCorrupt, ShardError
+from stager.reader.encodings import decode
 from stager.reader.index import (
     FORMAT_NAMES,
     IndexReader,
@@ -24,7 +25,7 @@ from stager.reader.record import DatasetRecord, index_path, shard_path
 from stager.reader.sample_list import SampleList
 from stager.reader.shards import open_shard
 from stager.reader.shards.file import open_files
-from stager.reader.values import Arrays, Field, Numbers, ShardReader, Starts, checksum_of
+from stager.reader.values import Arrays, Numbers, ShardReader, Starts, checksum_of
 from stager_client.memory import memory_bytes
 from stager_client.rows import Columns, Mapping, ReadableShard, ReadableShards
 
@@ -190,7 +191,7 @@ class Reader:
             self._check(number, shard, row, word, arrays)
         if self._is_raw:
             return arrays
-        return {field.name: _decode(field, arrays[field.name]) for field in self.record.fields}
+        return {field.name: decode(field, arrays[field.name]) for field in self.record.fields}
 
     def _check(self, number: int, shard: ShardReader, row: int, word: np.uint64, arrays: Arrays) -> None:
         """Compare a sample with its checksum, and note that it was found right under this word."""
@@ -221,17 +222,3 @@ class Reader:
                 self._fixed.pop(number, None)
         self._openings += 1
         self._opened = self._table({}), (0, 0)  # it holds files, and nobody may ask for it for long
-
-
-def _decode(field: Field, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if field.encoding != "jpeg":
-        return stored
-    try:
-        import simplejpeg
-    except ModuleNotFoundError:
-        raise StagerError(
-            "this data set is staged as JPEG, and simplejpeg is not installed",
-            hint='pip install simplejpeg, or encode = "raw" in the recipe',
-        ) from None
-    decoded: npt.NDArray[Any] = simplejpeg.decode_jpeg(stored.data, colorspace="RGB")
-    return decoded

@@ -59,7 +59,7 @@ class ImageRecipe:
     @property
     def fields(self) -> tuple[Field, ...]:
         side = self.crop or None
-        return (Field("image", "uint8", (side, side, 3), self.encode),)
+        return (Field("image", "uint8", (side, side, 3), self.encode, "HWC"),)
 
     def prepare(self, data: memoryview) -> Arrays:
         try:
