@@ -77,7 +77,10 @@ THREADS = (
         "stager/dispatch/events.py",
         "service/stagerd/daemon.py",
     ),
-    *(f"clients/stager_client/{name}.py" for name in ("ahead", "buffers", "loader", "samples", "session")),
+    *(
+        f"clients/stager_client/{name}.py"
+        for name in ("ahead", "assembly", "buffers", "loader", "samples", "session")
+    ),
     # no threads of their own, but locks
     *("stager/reader/shards/file.py", "stager/shards/pieces.py", "stager/recipes/image/selftest.py"),
     *(CLI, SOURCES),
