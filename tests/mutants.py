@@ -223,7 +223,7 @@ READERS = [
     Mutant(
         "no checksum is compared one by one",
         "clients/stager_client/reader.py",
-        "        if self._checked[number] != word:\n",
+        "        if not is_checked:\n",
         "        if False:\n",
         "tests/test_reader.py::test_a_bit_that_has_flipped_is_found_at_the_first_touch",
     ),

@@ -54,7 +54,7 @@ def pixels_of(loader: StagedLoader, batches: int = SAMPLES) -> Pixels:
     found: Pixels = {}
     for _, batch in zip(range(batches), loader.loader, strict=False):
         numbers = loader.loader.samples.numbers[batch.positions].tolist()
-        for number, image in zip(numbers, batch.fields["image"], strict=True):
+        for number, image in zip(numbers, batch.columns["image"], strict=True):
             assert found.setdefault(number, image.tobytes()) == image.tobytes()
     return found
 

@@ -78,7 +78,10 @@ THREADS = (
         "stager/dispatch/events.py",
         "service/stagerd/daemon.py",
     ),
-    *(f"clients/stager_client/{name}.py" for name in ("ahead", "buffers", "loader", "samples", "session")),
+    *(
+        f"clients/stager_client/{name}.py"
+        for name in ("ahead", "assembly", "buffers", "loader", "samples", "session")
+    ),
     # no threads of their own, but locks
     *("stager/reader/shards/file.py", "stager/shards/pieces.py", "stager/recipes/image/selftest.py"),
     *(CLI, SOURCES),
@@ -95,7 +98,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "PIL": (RECIPES,),
     "pycurl": (SOURCES,),
     "rich": (CLI,),
-    "simplejpeg": (RECIPES, CLIENTS),
+    "simplejpeg": (RECIPES, "stager/reader/encodings.py"),
     "sqlite3": ("stager/catalog/", "stager/cache/upgrade.py"),
     "starlette": (SERVICE,),
     "subprocess": THREADS,

@@ -222,9 +222,9 @@ def test_a_jpeg_sample_decodes_to_nearly_the_raw_one() -> None:
 
 
 def test_fields_say_what_a_sample_is() -> None:
-    assert open_recipe({}).fields == (Field("image", "uint8", (224, 224, 3), "raw"),)
-    assert open_recipe({"encode": "jpeg"}).fields == (Field("image", "uint8", (224, 224, 3), "jpeg"),)
-    assert open_recipe({"resize": 64}).fields == (Field("image", "uint8", (None, None, 3), "raw"),)
+    assert open_recipe({}).fields == (Field("image", "uint8", (224, 224, 3), "raw", "HWC"),)
+    assert open_recipe({"encode": "jpeg"}).fields == (Field("image", "uint8", (224, 224, 3), "jpeg", "HWC"),)
+    assert open_recipe({"resize": 64}).fields == (Field("image", "uint8", (None, None, 3), "raw", "HWC"),)
 
 
 def test_threads_prepare_what_one_alone_does() -> None:

@@ -8,14 +8,17 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fielded import stage_by_hand
 from making import image_folder
 from running import Place
 from stager.reader.order import epoch_order
+from stager.reader.values import Field
 from stager_client.numpy import StagedArrays
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -277,3 +280,77 @@ def test_an_error_of_the_loader_says_what_is_wrong(place: Place) -> None:
     dataset = staged_dataset("partly", 4, timeout_s=0.5)
     with pytest.raises(tf.errors.OpError, match=r"WaitTimeout: .* samples of partly"):
         list(dataset)
+
+
+# Several fields, attributes, rows of different length
+
+DEPTH = Field("depth", "uint16", (4, 4))
+GRID = Field("grid", "float32", (None, 2, None))
+LINE = Field("line", "uint8", (None, 3))
+SITES = [None if at % 5 == 0 else f"Köln {at}" for at in range(20)]
+WEIGHTS = [None if at % 4 == 0 else at / 8 for at in range(20)]
+TOLD = {"site": ("string", SITES), "weight": ("float64", WEIGHTS), "age": ("int64", list(range(20)))}
+
+
+@pytest.fixture(scope="module", params=["arrow", "lmdb"])
+def kind(request: pytest.FixtureRequest, place: Place) -> str:
+    random = np.random.default_rng(0)
+    samples = [
+        {
+            "depth": random.integers(0, 9999, (4, 4)).astype(np.uint16),
+            "grid": random.random((1 + at % 3, 2, at % 4), np.float32),
+            "line": random.integers(0, 255, (at % 5, 3)).astype(np.uint8),
+        }
+        for at in range(20)
+    ]
+    for batch in ("pad", "ragged"):
+        fields = [DEPTH, replace(GRID, batch=batch), replace(LINE, batch=batch)]
+        stage_by_hand(place, f"{batch}-{request.param}", fields, samples, TOLD, request.param)
+    lines = [{"line": sample["line"]} for sample in samples]
+    stage_by_hand(place, f"lines-{request.param}", [replace(LINE, batch="ragged")], lines, {}, request.param)
+    return str(request.param)
+
+
+def test_several_fields_and_attributes_have_static_shapes_and_numpys_values(place: Place, kind: str) -> None:
+    dataset = staged_dataset(f"pad-{kind}", 6, shuffle=True, seed=2, drop_last=True)
+    values, _ = dataset.element_spec
+    assert {name: (spec.shape.as_list(), spec.dtype.name) for name, spec in values.items()} == {
+        "depth": ([6, 4, 4], "uint16"),
+        "grid": ([6, None, 2, None], "float32"),
+        "grid_length": ([6, 2], "int64"),
+        "line": ([6, None, 3], "uint8"),
+        "line_length": ([6], "int64"),
+        "site": ([6], "string"),
+        "weight": ([6], "float64"),
+        "age": ([6], "int64"),
+    }
+    arrays = StagedArrays(f"pad-{kind}", 6, shuffle=True, seed=2, drop_last=True)
+    for (mine, labels), (theirs, targets) in zip(dataset, arrays, strict=True):
+        assert labels.numpy().tolist() == targets.tolist()
+        assert [text.decode() for text in mine.pop("site").numpy()] == theirs.pop("site").tolist()
+        assert mine.keys() == theirs.keys()
+        for name, value in mine.items():
+            assert np.array_equal(value.numpy(), theirs[name], equal_nan=name == "weight")
+
+
+def test_ragged_rows_are_a_ragged_tensor(place: Place, kind: str) -> None:
+    dataset = staged_dataset(f"ragged-{kind}", 6, columns=["grid", "line", "depth"])
+    values, _ = dataset.element_spec
+    assert values["grid"] == tf.RaggedTensorSpec((None, None, 2, None), tf.float32, 3)
+    assert values["line"] == tf.RaggedTensorSpec((None, None, 3), tf.uint8, 1)
+    arrays = StagedArrays(f"ragged-{kind}", 6, columns=["grid", "line", "depth"])
+    for (mine, _), (theirs, _) in zip(dataset, arrays, strict=True):
+        assert np.array_equal(mine["depth"].numpy(), theirs["depth"])
+        for name in ("grid", "line"):
+            assert mine[name].to_list() == [row.tolist() for row in theirs[name]]
+    (lines, _) = next(iter(staged_dataset(f"lines-{kind}", 6)))
+    assert lines.to_list() == [row.tolist() for row in next(iter(StagedArrays(f"lines-{kind}", 6)))[0]]
+
+
+def test_a_pass_over_ragged_rows_that_is_broken_off_leaves_no_thread(place: Place, kind: str) -> None:
+    for _batch in staged_dataset(f"ragged-{kind}", 2, columns=["line"]):
+        break
+    deadline = time.monotonic() + 10
+    while batch_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert batch_threads() == []

@@ -4,18 +4,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypedDict, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from stager.errors import UsageError
 from stager.reader.order import check_rank, epoch_order, rank_order
 from stager.reader.settings import ORDER_NUMBERS_MAX
-from stager.reader.values import Arrays, Numbers, canonical_json, digest_of, pack_numbers
+from stager.reader.values import Numbers, canonical_json, digest_of, pack_numbers
 from stager_client.ahead import Ahead, Stopped
-from stager_client.augment.transforms import Augment, Chain, Image
+from stager_client.assembly import Assembly, Batch
+from stager_client.augment.transforms import Augment
 from stager_client.buffers import BufferPool, Pin
 from stager_client.samples import Reasons, StagedSamples
 from stager_client.session import Way
@@ -23,20 +22,8 @@ from stager_client.session import Way
 THREADS: Final = 2
 Order = Callable[[int], Numbers | Sequence[int]]  # the positions that an epoch reads, one by one
 Ranks = Callable[[], tuple[int, int]]  # our rank, and how many ranks there are, as it is now
-IMAGE: Final = "image"  # the field that is augmented
 Made = TypeVar("Made")
 Given = TypeVar("Given")
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Samples of one step: the arrays of each field, their labels, and where they are in the data set."""
-
-    fields: dict[str, npt.NDArray[Any]]
-    labels: npt.NDArray[np.int64]
-    positions: Numbers
-    missed: Reasons
-    uniforms: list[list[float]]  # of the images that are to be augmented later: a row each
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -49,6 +36,7 @@ class LoaderOptions(TypedDict, total=False):
     threads: int
     augment: Sequence[Augment]
     order: Order | None
+    columns: Sequence[str] | None
 
 
 class BatchLoader:
@@ -67,10 +55,11 @@ class BatchLoader:
         threads: int = THREADS,
         augment: Sequence[Augment] = (),
         order: Order | None = None,
+        columns: Sequence[str] | None = None,
         augment_later: bool = False,
         pin: Pin | None = None,
     ) -> None:
-        """With `augment_later` the images are as staged, and the caller augments them by their uniforms.
+        """With `augment_later` fields are as staged, and the caller augments one by the batch's uniforms.
 
         `ranks` is asked when an iteration begins: torch.distributed may start after the loader was made.
         """
@@ -85,16 +74,7 @@ class BatchLoader:
         self.epoch = 0
         self._position = 0  # of the epoch, read by all ranks together
         self._resume_at = 0
-        self.chain = Chain(augment, _image_shape(samples)) if augment else None
-        self._augment_later = augment_later
-        self.pools = (
-            {IMAGE: BufferPool((batch_size, *self.chain.out_shape), np.uint8, pin)}
-            if self.chain and not augment_later
-            else {
-                field.name: BufferPool((batch_size, *shape), field.dtype, pin)
-                for field, shape in samples.fixed_fields()
-            }
-        )
+        self.assembly = Assembly(samples, batch_size, samples.choose(columns), augment, augment_later, pin)
         self._length = len(samples)  # of the epoch, in positions
         self._waited_s = self._transformed_s = self._computed_s = 0.0
         self._batches = 0
@@ -102,6 +82,11 @@ class BatchLoader:
     def __len__(self) -> int:
         """Batches of a whole epoch."""
         return len(self._parts(0, self._order_of(self.epoch), *self.ranks))
+
+    @property
+    def pools(self) -> dict[str, BufferPool]:
+        """The buffers of fields that have one shape, by name."""
+        return self.assembly.pools
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -173,7 +158,7 @@ class BatchLoader:
 
         def assemble(part: tuple[int, Numbers]) -> tuple[Made, int, Reasons]:
             number, positions = part
-            batch = self._assemble(positions, seed, epoch, stopped)
+            batch = self.assembly.make(positions, seed, epoch, stopped)
             session.has_read(way, number * self.batch_size, len(positions))
             return make(batch), len(positions), batch.missed
 
@@ -273,32 +258,6 @@ class BatchLoader:
             )
         return order
 
-    def _assemble(self, positions: Numbers, seed: int, epoch: int, stopped: threading.Event) -> Batch:
-        fields = {name: pool.take()[: len(positions)] for name, pool in self.pools.items()}
-        uniforms: list[list[float]] = []
-        if self.chain:
-            uniforms = self.chain.uniforms(self.samples.key_hashes(positions), seed, epoch)
-        if self.chain and not self._augment_later:
-            missed = self._augment(self.chain, positions, uniforms, fields[IMAGE], stopped)
-        else:
-            missed = self.samples.fill(positions, fields, stopped)
-        return Batch(fields, self.samples.labels[positions], positions, missed, uniforms)
-
-    def _augment(
-        self,
-        chain: Chain,
-        positions: Numbers,
-        uniforms: list[list[float]],
-        rows: Image,
-        stopped: threading.Event,
-    ) -> Reasons:
-        """Fill the rows with images that are augmented on their way from the shard."""
-
-        def take(at: int, arrays: Arrays) -> None:
-            chain.apply(arrays[IMAGE], uniforms[at], rows[at])
-
-        return self.samples.visit(positions, take, stopped)
-
     def _count(self, samples: int, missed: Reasons, waited_s: float) -> None:
         """Threads wait ahead of the loop; what counts is what the loop waited."""
         self.samples.session.count(samples, missed, waited_s if missed else 0.0)
@@ -312,7 +271,8 @@ class BatchLoader:
         """Of the data and their order, and of the augmentation if there is one."""
         about = canonical_json([self.samples.digest, self.shuffle]).encode()
         data = digest_of(about) if self._own_order is None else digest_of(about, self._order_of(epoch).data)
-        return f"{data}-{self.chain.digest}" if self.chain else data
+        chain = self.assembly.chain
+        return f"{data}-{chain.digest}" if chain else data
 
 
 class Resumable:
@@ -338,11 +298,3 @@ class Resumable:
     def stats(self) -> dict[str, float]:
         """Batches; how long the loop waited for them, its transform included; how long it computed."""
         return self.loader.stats()
-
-
-def _image_shape(samples: StagedSamples) -> tuple[int | None, ...]:
-    """Height, width and channels; sides that differ between samples are None."""
-    fields = samples.reader.record.fields
-    if [(field.name, field.dtype, len(field.shape)) for field in fields] != [(IMAGE, "uint8", 3)]:
-        raise UsageError(f"only uint8 images can be augmented, {samples.name} has {fields}")
-    return fields[0].shape

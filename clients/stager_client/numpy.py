@@ -8,16 +8,17 @@ import numpy.typing as npt
 
 from stager.reader.order import check_rank
 from stager.reader.subset import Subset
-from stager_client.loader import IMAGE, BatchLoader, LoaderOptions, Resumable
+from stager_client.assembly import Batch
+from stager_client.loader import BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
-
-Arrays = npt.NDArray[Any]
 
 
 class StagedArrays(Resumable):
-    """Batches of a staged data set as (uint8 NHWC images, int64 labels), in StagedLoader's order.
+    """Batches of a staged data set as (array, int64 labels), in StagedLoader's order.
 
-    The options are StagedLoader's: shuffle, seed, order, drop_last, prefetch, threads, augment.
+    Of several fields, or with `columns`, they are ({name: values}, labels). Arrays are as they were staged:
+    an image is NHWC. The options are StagedLoader's: shuffle, seed, order, drop_last, prefetch, threads,
+    augment, columns.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 
@@ -46,5 +47,8 @@ class StagedArrays(Resumable):
         self.classes = samples.classes
         self.loader = BatchLoader(samples, batch_size, ranks=lambda: (rank, world_size), **options)
 
-    def __iter__(self) -> Iterator[tuple[Arrays, npt.NDArray[np.int64]]]:
-        return self.loader.run(lambda batch: (batch.fields[IMAGE], batch.labels), lambda made: made)
+    def __iter__(self) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
+        return self.loader.run(self._made, lambda made: made)
+
+    def _made(self, batch: Batch) -> tuple[Any, npt.NDArray[np.int64]]:
+        return self.loader.assembly.columns.given(batch.columns), batch.labels

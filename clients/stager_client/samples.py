@@ -4,7 +4,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,8 @@ from stager.reader.record import DatasetRecord, datasets_dir, manifest_path, say
 from stager.reader.service import Service, find_socket
 from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S, Settings, load_settings
 from stager.reader.subset import Subset, draw
-from stager.reader.values import Arrays, Field, Numbers, canonical_json, digest_of
+from stager.reader.values import Arrays, Numbers, canonical_json, digest_of
+from stager_client.columns import Columns, Values, attribute_values, choose_columns
 from stager_client.reader import Batches, Corrupt, Missing, Reader
 from stager_client.session import Session
 
@@ -77,6 +78,8 @@ class StagedSamples:
         number_of = {known: number for number, known in enumerate(manifest.classes)}
         label_of[[number_of[known] for known in self.classes]] = np.arange(len(self.classes))
         self.labels: npt.NDArray[np.int64] = label_of[manifest.labels[drawn.places[is_here]]]
+        self._attributes = manifest.attributes
+        self._values: dict[str, Values] = {}  # of attributes that were asked for
         self.digest = self._digest()
         self.session = Session(
             self._service, name, max(len(self.numbers), 1), self.version, self._record.manifest
@@ -97,12 +100,29 @@ class StagedSamples:
             self._record = DatasetRecord.read(self._directory)
             try:
                 self._reader = Reader(self._directory, self._record, self._checks_always)
-                path = manifest_path(self._directory, self._record.manifest, self._record.lineage)
-                return Manifest.open(path, self._reader.records)
+                return self._manifest()
             except CacheError:
                 if is_last or DatasetRecord.read(self._directory) == self._record:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    def _manifest(self) -> Manifest:
+        """Not kept: it is mapped for a moment, and what is needed of it is taken."""
+        path = manifest_path(self._directory, self._record.manifest, self._record.lineage)
+        return Manifest.open(path, self.reader.records)
+
+    def choose(self, columns: Sequence[str] | None) -> Columns:
+        """The fields and attributes of these names; None: the only field, or all there are."""
+        return choose_columns(self.name, self._record.fields, self._attributes, columns)
+
+    def attribute(self, name: str) -> Values:
+        """The values of an attribute, by position. Raise UsageError if some have none, and need one."""
+        if name not in self._values:
+            manifest = self._manifest()
+            found = manifest.attribute(name, manifest.places[self.numbers])
+            (about,) = (attribute for attribute in self._attributes if attribute.name == name)
+            self._values[name] = attribute_values(self.name, about, found)
+        return self._values[name]
 
     def _digest(self) -> str:
         """Of which samples these are, in which order, by which recipe: the same on every machine."""
@@ -129,18 +149,18 @@ class StagedSamples:
         """A number for the key of each of these samples, the same on every machine."""
         return self.reader.records.values("key_hash", self.numbers[positions])
 
-    def read(self, positions: Sequence[int]) -> list[Arrays]:
-        """The samples at these positions, in arrays of their own."""
+    def read(self, positions: Sequence[int], names: Collection[str] | None = None) -> list[Arrays]:
+        """The samples at these positions, in arrays of their own. `names`: of the fields; None: all."""
         found: dict[int, Arrays] = {}
         began = time.monotonic()
 
         def take(at: int, arrays: Arrays) -> None:
             found[at] = arrays
 
-        reasons = self.visit(positions, take, NOT_STOPPED)
+        reasons = self.visit(positions, take, NOT_STOPPED, names)
         waited_s = time.monotonic() - began if reasons else 0.0
         self.session.count(len(positions), reasons, waited_s, self.numbers[np.asarray(positions, np.int64)])
-        return [found[at] for at in range(len(positions))]
+        return [found.get(at, {}) for at in range(len(positions))]
 
     def fill(self, positions: Positions, out: Batches, stopped: threading.Event) -> Reasons:
         """Read the samples at these positions into buffers, row by row; say why any had to be waited for.
@@ -155,26 +175,28 @@ class StagedSamples:
 
         return self._wait(numbers, self.reader.fill(numbers, out), look, stopped)
 
-    def fixed_fields(self) -> list[tuple[Field, tuple[int, ...]]]:
-        """The fields and their shapes, which must be known for all samples alike."""
-        for field in self._record.fields:
-            if None in field.shape:
-                raise UsageError(
-                    f"the samples of {self.name} differ in size ({field.name}: {field.shape})",
-                    hint="crop them in the recipe, or read them one by one with StagedDataset",
-                )
-        return [(field, tuple(side or 0 for side in field.shape)) for field in self._record.fields]
+    def visit(
+        self,
+        positions: Positions,
+        take: Take,
+        stopped: threading.Event,
+        names: Collection[str] | None = None,
+    ) -> Reasons:
+        """Give each sample to `take`. What is not resident is asked for, once for all, and waited for.
 
-    def visit(self, positions: Positions, take: Take, stopped: threading.Event) -> Reasons:
-        """Give each sample to `take`. What is not resident is asked for, once for all, and waited for."""
+        `names`: of the fields that are wanted; None: all. For none of them, nothing is read.
+        """
+        if names is not None and not names:
+            return {}
         samples = self.numbers[np.asarray(positions, dtype=np.int64)]
         numbers = samples.tolist()
 
         def look(places: list[int]) -> tuple[Missing, Corrupt]:
             wanted = [numbers[at] for at in places]
-            return _placed(places, self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays)))
+            found = self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays), names)
+            return _placed(places, found)
 
-        return self._wait(samples, self.reader.visit(numbers, take), look, stopped)
+        return self._wait(samples, self.reader.visit(numbers, take, names), look, stopped)
 
     def _wait(
         self, samples: Numbers, found: tuple[Missing, Corrupt], look: Look, stopped: threading.Event

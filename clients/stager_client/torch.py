@@ -7,27 +7,33 @@ from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
 from stager.errors import UsageError
 from stager.reader.order import check_rank
 from stager.reader.subset import Subset
-from stager.reader.values import Arrays
-from stager_client.augment.torch import augment_batch, can_augment
-from stager_client.loader import IMAGE, Batch, BatchLoader, LoaderOptions, Resumable
+from stager.reader.values import Arrays, Field, Numbers
+from stager_client.assembly import Batch, Column
+from stager_client.augment.torch import Normalise, augment_batch, can_augment
+from stager_client.columns import is_padded, length_name, lengths_of, values_at
+from stager_client.loader import BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
 
-Sample = tuple[Any, Any]
-Transform = Callable[[torch.Tensor], torch.Tensor]
-Moved = tuple[torch.Tensor, torch.Tensor, list[list[float]]]  # images, labels, and what was drawn for each
+__all__ = ["Normalise", "StagedDataset", "StagedLoader", "pin_for_cuda"]
+
+Sample = tuple[Any, Any]  # a tensor, or what there is by name; and the label
+Transform = Callable[[Any], Any]
+Moved = tuple[dict[str, Any], torch.Tensor, list[list[float]]]  # columns, labels, and what was drawn for each
 
 
 class StagedDataset(Dataset[Sample]):
-    """A staged data set in the manner of torchvision's ImageFolder: `[i]` is (uint8 CHW tensor, label).
+    """A staged data set in the manner of torchvision's ImageFolder: `[i]` is (tensor, label).
 
+    Of several fields, or with `columns` (names of fields and attributes), it is ({name: value}, label).
     Works in a plain DataLoader, forked or spawned. What is resident is read without a call to the service;
-    what is not is asked for and waited for, at most `timeout_s`. `transform` gets the uint8 CHW tensor.
+    what is not is asked for and waited for, at most `timeout_s`. `transform` gets the tensor, or the dict.
     With `skip_failed`, samples that are known not to be had are left out; else reading one raises.
     A sample is compared with its checksum at its first read in a process, or, with check="always", at each.
     """
@@ -41,12 +47,13 @@ class StagedDataset(Dataset[Sample]):
         fraction: float | None = None,
         where: str | None = None,
         split: str | None = None,
-        transform: Callable[[torch.Tensor], Any] | None = None,
+        transform: Transform | None = None,
         target_transform: Callable[[int], Any] | None = None,
         service: str | None = None,
         timeout_s: float = 300.0,
         skip_failed: bool = False,
         check: str = "first",
+        columns: Sequence[str] | None = None,
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, seed, per_class, fraction, where, split)
@@ -54,6 +61,10 @@ class StagedDataset(Dataset[Sample]):
         self.transform, self.target_transform = transform, target_transform
         self.classes = self.samples.classes
         self.class_to_idx = self.samples.class_to_idx
+        self.columns = columns
+        self._columns = self.samples.choose(columns)
+        for column in self._columns.attributes if columns else ():
+            self.samples.attribute(column)  # to refuse them here; if nobody asked, where they are read
 
     @property
     def targets(self) -> list[int]:
@@ -70,9 +81,11 @@ class StagedDataset(Dataset[Sample]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """A batch in one pass: one look at the index, one call for all that is missing."""
+        arrays = self.samples.read(indices, self._columns.fields)
+        attributes = self._attributes(np.asarray(indices, np.int64))
         return [
-            self._sample(position, arrays)
-            for position, arrays in zip(indices, self.samples.read(indices), strict=True)
+            self._sample(position, fields, {name: values[at] for name, values in attributes.items()})
+            for at, (position, fields) in enumerate(zip(indices, arrays, strict=True))
         ]
 
     def set_epoch(self, epoch: int) -> None:
@@ -83,27 +96,39 @@ class StagedDataset(Dataset[Sample]):
         """Report counts now, not within a second."""
         self.samples.session.flush()
 
-    def _sample(self, position: int, arrays: Arrays) -> Sample:
-        image: Any = torch.from_numpy(arrays["image"]).permute(2, 0, 1)
+    def _attributes(self, positions: Numbers) -> dict[str, list[Any]]:
+        """As Python has them: a DataLoader makes tensors of their batches."""
+        names = self._columns.attributes
+        return {name: values_at(self.samples.attribute(name), positions).tolist() for name in names}
+
+    def _sample(self, position: int, arrays: Arrays, attributes: dict[str, Any]) -> Sample:
+        values: dict[str, Any] = {}
+        for name, field in self._columns.fields.items():
+            values[name] = _tensor(field, arrays[name])
+            if is_padded(field, field.shape):
+                lengths = lengths_of(field.shape, arrays[name].shape)
+                values[length_name(name)] = torch.tensor(lengths[0] if len(lengths) == 1 else lengths)
+        sample: Any = self._columns.given(values | attributes)
         label: Any = int(self.samples.labels[position])
         if self.transform is not None:
-            image = self.transform(image)
+            sample = self.transform(sample)
         if self.target_transform is not None:
             label = self.target_transform(label)
-        return image, label
+        return sample, label
 
 
 class StagedLoader(Resumable):
-    """Batches of a StagedDataset as (images, labels), put together by threads of this process.
+    """Batches of a StagedDataset as (tensor, labels), put together by threads of this process.
 
-    Images are uint8 NCHW views of NHWC memory (channels_last), labels int64. The order is a function of
-    (seed, epoch, rank, world size); rank and world size are torch.distributed's, as it is when the first
-    iteration begins, unless they are given.
-    The options: shuffle, seed, drop_last, prefetch, threads. `order`, a function of the epoch,
-    gives the positions to read instead: weighted, repeated, a fold. `augment` changes each image on its way
-    into the batch, the same way on every run with this seed; `transform` gets the whole batch, on the device:
-    Normalise, or any callable. Batches are moved to the device ahead of use, and augmented there if it is not
-    the CPU, unless `augment_on_device` says otherwise.
+    Of several fields, or with `columns`, they are ({name: values}, labels). Tensors have the field's dtype; a
+    field of axes HWC is an NCHW view of NHWC memory (channels_last). The order is a function of (seed, epoch,
+    rank, world size); rank and world size are torch.distributed's, as it is when the first iteration begins,
+    unless they are given.
+    The options: shuffle, seed, drop_last, prefetch, threads, columns. `order`, a function of the epoch, gives
+    the positions to read instead: weighted, repeated, a fold. `augment` changes the image on its way into the
+    batch, the same way on every run with this seed; `transform` gets the whole batch (the tensor, or the
+    dict), on the device: Normalise, or any callable. Batches are moved to the device ahead of use, and
+    augmented there if it is not the CPU, unless `augment_on_device` says otherwise.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 
@@ -122,6 +147,8 @@ class StagedLoader(Resumable):
         _refuse_transforms(data)
         self._device = torch.device(device or "cpu")
         self._transform = transform
+        if options.get("columns") is None:
+            options["columns"] = data.columns
         if augment_on_device is None:
             augment_on_device = self._device.type != "cpu" and can_augment(options.get("augment", ()))
         self._augments = options.get("augment", ()) if augment_on_device else ()
@@ -139,27 +166,51 @@ class StagedLoader(Resumable):
         stream: Any = torch.cuda.Stream
         self._stream = stream(self._device) if self._device.type == "cuda" else None
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, torch.Tensor]]:
         _refuse_transforms(self._data)  # they can be set at any time
         return self.loader.run(self._move, self._finish)
 
     def _move(self, batch: Batch) -> Moved:
         """On a thread of the loader's: where it waits for the device, it holds up nobody."""
-        images = torch.from_numpy(batch.fields[IMAGE]).permute(0, 3, 1, 2)
+        fields = self.loader.assembly.columns.fields
+        columns = {name: _tensors(fields.get(name), column) for name, column in batch.columns.items()}
         labels = torch.from_numpy(batch.labels)
         if self._device.type != "cpu":
             with torch.cuda.stream(self._stream):  # None: of no effect
-                images, labels = images.to(self._device), labels.to(self._device)
-        return images, labels, batch.uniforms
+                columns = {name: self._moved(column) for name, column in columns.items()}
+                labels = labels.to(self._device)
+        return columns, labels, batch.uniforms
 
-    def _finish(self, moved: Moved) -> tuple[torch.Tensor, torch.Tensor]:
-        images, labels, uniforms = moved
+    def _moved(self, column: Any) -> Any:
+        if isinstance(column, list):
+            return [self._moved(row) for row in column]
+        return column.to(self._device) if isinstance(column, torch.Tensor) else column
+
+    def _finish(self, moved: Moved) -> tuple[Any, torch.Tensor]:
+        columns, labels, uniforms = moved
         if self._stream is not None:  # they are the model's stream's from now on
-            for tensor in (images, labels):
-                tensor.record_stream(torch.cuda.current_stream(self._device))
-        if self._augments:
-            images = augment_batch(self._augments, images, uniforms)
-        return (self._transform(images) if self._transform else images), labels
+            rows = [column if isinstance(column, list) else [column] for column in columns.values()]
+            for tensor in (labels, *(row for column in rows for row in column)):
+                if isinstance(tensor, torch.Tensor):
+                    tensor.record_stream(torch.cuda.current_stream(self._device))
+        assembly = self.loader.assembly
+        if self._augments and assembly.augmented:
+            columns[assembly.augmented] = augment_batch(self._augments, columns[assembly.augmented], uniforms)
+        given = assembly.columns.given(columns)
+        return (self._transform(given) if self._transform else given), labels
+
+
+def _tensors(field: Field | None, column: Column) -> Any:
+    """A column of a batch: a tensor; a list of tensors, if it is ragged; a list of str, if it is text."""
+    if isinstance(column, list):
+        return [_tensor(field, row) for row in column]
+    return column.tolist() if column.dtype == object else _tensor(field, column)
+
+
+def _tensor(field: Field | None, array: npt.NDArray[Any]) -> torch.Tensor:
+    """The array's memory as a tensor. Where it is HWC, channels come first; a batch is channels_last then."""
+    tensor = torch.from_numpy(array)
+    return tensor.movedim(-1, -3) if field is not None and field.axes == "HWC" else tensor
 
 
 def _refuse_transforms(data: StagedDataset) -> None:
@@ -168,7 +219,7 @@ def _refuse_transforms(data: StagedDataset) -> None:
         if getattr(data, name) is not None:
             raise UsageError(
                 f"the StagedDataset has a {name}, which a StagedLoader does not call: it makes whole batches",
-                hint="give the loader a transform, which gets each batch of images, and change labels in the"
+                hint="give the loader a transform, which gets each batch, and change labels in the"
                 " loop; or use a plain DataLoader, which calls both",
             )
 
@@ -190,28 +241,3 @@ def pin_for_cuda(memory: mmap.mmap) -> None:
     runtime = cudart()
     if int(runtime.cudaHostRegister(address, len(memory), 1)) == 0:
         weakref.finalize(memory, runtime.cudaHostUnregister, address)
-
-
-class Normalise:
-    """A batch of uint8 NCHW images as (x / 255 - mean) / std, a value for each channel; for `transform`.
-
-    On the batch's device and in its memory format. It reckons in float32, then rounds to `dtype`.
-    """
-
-    def __init__(
-        self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
-    ) -> None:
-        if len(mean) != len(std) or not mean or min(std) <= 0:
-            raise UsageError(f"mean {mean} and std {std} make no sense", hint="a number above 0 a channel")
-        if dtype not in (torch.float16, torch.bfloat16, torch.float32):
-            raise UsageError(f"images cannot be {dtype}", hint="use float16, bfloat16 or float32")
-        self.dtype = dtype
-        self._mean, self._scale = (
-            torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1).to(torch.float32)
-            for values in ([value * 255 for value in mean], [1 / (255 * value) for value in std])
-        )
-
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        if images.device != self._mean.device:
-            self._mean, self._scale = self._mean.to(images.device), self._scale.to(images.device)
-        return images.sub(self._mean).mul_(self._scale).to(self.dtype)

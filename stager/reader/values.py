@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -16,6 +16,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 Mask = npt.NDArray[np.bool_]  # which of some samples
 Numbers = npt.NDArray[np.int64]  # of samples: numbers for life (records.py), places in a manifest, positions
 Starts = npt.NDArray[np.int64]  # of rows: their offsets in a file
+Shape = tuple[int | None, ...]  # None: that side varies from sample to sample
+Shapes = Mapping[str, Sequence[int]]  # of one sample's fields
+Window = tuple[slice, ...]  # of an array's first sides, as many as it has: where it begins and ends
+Windows = dict[str, Window]  # of one sample's fields; those that it does not name are not wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Field:
 
     name: str
     dtype: str
-    shape: tuple[int | None, ...]
+    shape: Shape
     encoding: str = "raw"  # raw | jpeg: how the array is stored
     axes: str = ""  # a letter a side; torch has "HWC" as CHW
     batch: str = "stack"  # stack | pad | ragged: how samples of different shape make a batch
@@ -149,8 +153,11 @@ class ShardReader(Protocol):
 
     def __len__(self) -> int: ...
 
-    def row(self, row: int) -> Arrays:
-        """The arrays of one row, as stored, in memory of their own. Raise ShardError or IndexError."""
+    def row(self, row: int, choose: Callable[[Shapes], Windows] | None = None) -> Arrays:
+        """The arrays of one row, as stored, in memory of their own. Raise ShardError or IndexError.
+
+        `choose` says by their shapes which are read, and which part; None: all of them, whole.
+        """
 
     def starts(self, field: str) -> Starts | None:
         """Where in the file each row of a field begins, if all rows are of one size; else None."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from stager.errors import UsageError
 from stager_client.augment.transforms import (
     GREY,
     ORDERS,
@@ -46,6 +47,31 @@ def augment_batch(
             assert isinstance(augment, RandomResizedCrop | CentreCrop | RandomCrop)
             batch = _crop(augment, batch, rows)
     return batch.to(torch.uint8).contiguous(memory_format=torch.channels_last)
+
+
+class Normalise:
+    """A batch of uint8 NCHW images as (x / 255 - mean) / std, a value for each channel; for `transform`.
+
+    On the batch's device and in its memory format. It reckons in float32, then rounds to `dtype`.
+    """
+
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
+    ) -> None:
+        if len(mean) != len(std) or not mean or min(std) <= 0:
+            raise UsageError(f"mean {mean} and std {std} make no sense", hint="a number above 0 a channel")
+        if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            raise UsageError(f"images cannot be {dtype}", hint="use float16, bfloat16 or float32")
+        self.dtype = dtype
+        self._mean, self._scale = (
+            torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1).to(torch.float32)
+            for values in ([value * 255 for value in mean], [1 / (255 * value) for value in std])
+        )
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        if images.device != self._mean.device:
+            self._mean, self._scale = self._mean.to(images.device), self._scale.to(images.device)
+        return images.sub(self._mean).mul_(self._scale).to(self.dtype)
 
 
 def _crop(

@@ -6,7 +6,7 @@ rank, the subset or the run. So a resumed run, or one on another number of ranks
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate, pairwise, permutations
 from typing import Any, Final, Protocol
@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from stager.errors import StagerError, UsageError
 from stager.reader.subset import Hashes, mix
-from stager.reader.values import digest_of
+from stager.reader.values import Field, Shape, digest_of
 
 Image = npt.NDArray[np.uint8]
-Shape = tuple[int | None, ...]  # height, width, channels; None where samples differ
 Size = int | tuple[int, int]  # one side of a square, or height and width
 Span = tuple[float, float]
 Uniforms = Sequence[float]  # numbers in [0, 1)
@@ -263,6 +262,17 @@ class Chain:
             room = out if at >= last else np.empty(shape, np.uint8)
             augment.apply(image, own, room)
             image = room
+
+
+def image_among(fields: Iterable[Field], dataset: str) -> Field:
+    """The field that is augmented: the only image. Two would have to be changed alike, as image and mask."""
+    images = [field for field in fields if field.axes == "HWC"]
+    if [(field.dtype, len(field.shape)) for field in images] != [("uint8", 3)]:
+        raise UsageError(
+            f"only uint8 images can be augmented, and one a sample: {dataset} has {images or 'none'}",
+            hint="name one in columns, or augment in your own code",
+        )
+    return images[0]
 
 
 def _settings(augment: Augment) -> tuple[str, list[tuple[str, object]]]:

@@ -1,7 +1,7 @@
 """What open shards of both formats have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from stager.reader.shards.envelope import ENVELOPE_PARTS, Envelope
 from stager.reader.shards.file import ShardFile
 from stager.reader.shards.stored import StoredArray
 from stager.reader.shards.trailer import Place, read_trailer
-from stager.reader.values import Arrays, Starts
+from stager.reader.values import Arrays, Shapes, Starts, Windows
 
 # What Python raises at a number, a text or a list where something else is expected.
 _NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -48,8 +48,12 @@ class OpenShard(ABC):
     def _stored(self, row: int) -> Iterator[tuple[str, StoredArray]]:
         """The arrays of a row by the names of their fields. Raise ValueError if they cannot be."""
 
-    def row(self, row: int) -> Arrays:
-        return {name: stored.read(self._file) for name, stored in self._arrays(row)}
+    def row(self, row: int, choose: Callable[[Shapes], Windows] | None = None) -> Arrays:
+        if choose is None:
+            return {name: stored.read(self._file) for name, stored in self._arrays(row)}
+        arrays = dict(self._arrays(row))
+        windows = choose({name: stored.shape for name, stored in arrays.items()})
+        return {name: arrays[name].read_part(self._file, window) for name, window in windows.items()}
 
     def places(self, row: int) -> list[Place]:
         return [(stored.offset, stored.size_bytes) for _, stored in self._arrays(row)]

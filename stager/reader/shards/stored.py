@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.reader.shards.file import ShardFile
-from stager.reader.values import Field, Prepared
+from stager.reader.values import Field, Prepared, Window
 
 
 def stored_dtype(field: Field) -> np.dtype[Any]:
@@ -58,3 +58,20 @@ class StoredArray(NamedTuple):
         array: npt.NDArray[Any] = np.empty(self.shape, self.dtype)
         file.read_into(bytes_of(array).data, self.offset)
         return array
+
+    def read_part(self, file: ShardFile, window: Window) -> npt.NDArray[Any]:
+        """A window of the array: only the bytes from its first to its last are read."""
+        if not window:
+            return self.read(file)
+        starts = [side.start for side in window] + [0] * (len(self.shape) - len(window))
+        sides = [side.stop - side.start for side in window] + [*self.shape[len(window) :]]
+        steps = [math.prod(self.shape[at + 1 :]) for at in range(len(self.shape))]  # in elements
+        first = sum(start * step for start, step in zip(starts, steps, strict=True))
+        count = 1 + sum((side - 1) * step for side, step in zip(sides, steps, strict=True))
+        if min(sides, default=1) < 1:
+            return np.empty(sides, self.dtype)
+        span = self._replace(offset=self.offset + first * self.dtype.itemsize, shape=(count,))
+        flat = span._replace(size_bytes=count * self.dtype.itemsize).read(file)
+        strides = [step * self.dtype.itemsize for step in steps]
+        part: npt.NDArray[Any] = np.ndarray(sides, self.dtype, flat, strides=strides)
+        return part
