@@ -20,6 +20,7 @@ from stager.owner.loop import REFILL_EVERY_S
 from stager.reader.index import HEADER_BYTES, is_resident
 from stager.reader.subset import Subset
 from stager.sessions.leases import START_S
+from stager.worker.messages import NOTHING_BUILT
 from world import World
 
 SEEDS, STEPS, CHUNKS = 300, 300, 20
@@ -135,7 +136,7 @@ def test_a_job_ends_when_a_scan_finds_that_nothing_of_it_is_left_to_stage(world:
     world.pool.workers[0].hangs = True  # type: ignore[attr-defined]
     world.clock.advance(1.0)
     job = world.loop.jobs.by_id[first]
-    world.loop.jobs.planned(job, {"samples": []})  # another one stages it just now
+    world.loop.jobs.planned(job, NOTHING_BUILT)  # another one stages it just now
     del world.sources["b"].versions["c9/new.jpg"]
     world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))
     world.work_all()

@@ -18,7 +18,8 @@ from stager.reader.shards import open_shard
 from stager.reader.values import ObjectInfo
 from stager.recipes import open_recipe
 from stager.shards import FORMATS, verify_shard
-from stager.worker.build import Built, Lanes, PlaceInLine, Pools, build_shard
+from stager.worker.build import Lanes, PlaceInLine, Pools, build_shard
+from stager.worker.messages import Built
 
 RECIPE = open_recipe({"crop": 40})
 

@@ -4,14 +4,13 @@ import logging
 import mmap
 import os
 from bisect import insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from stager import errors
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.cache.scan import Scan
@@ -22,6 +21,19 @@ from stager.errors import SourceBusy, StagerError
 from stager.reader.index import is_failed, is_resident
 from stager.reader.record import DatasetSpec, manifest_path
 from stager.reader.values import Mask, Numbers, grown
+from stager.worker.messages import (
+    NOTHING_BUILT,
+    Answer,
+    BuildShard,
+    Built,
+    Failed,
+    KnownVersion,
+    ListPlace,
+    Progress,
+    Scanned,
+    ScanSource,
+    ShardFile,
+)
 
 log = logging.getLogger("stager")
 
@@ -71,7 +83,8 @@ class Outcome:
     """How a task ended: with a result, or with an error that is nobody's single sample."""
 
     task: Task
-    result: Mapping[str, Any]
+    built: Built = NOTHING_BUILT
+    left_out: str = ""  # of a scan
     error: StagerError | None = None
 
 
@@ -118,11 +131,11 @@ class Tasks:
         name = spec.name
         relist = self.cache.is_outgrown(name) and self._can_relist(name)
         known = self.cache.known(name)
-        message: dict[str, Any] = {"kind": "scan", "path": str(path), "known": None}
+        before = None
         if known is not None:
             manifest = manifest_path(known.directory, known.record.manifest, known.record.lineage)
-            message["known"] = {**_list_of(known), "manifest": str(manifest), "relist": relist}
-        self._send(task, message)
+            before = KnownVersion(_list_of(known), manifest, relist)
+        self._send(task, ScanSource(task.id, spec, path, before))
 
     def build(
         self, lot: Lot, plan_of: int | None = None, is_transient: bool = False, is_measured: bool = False
@@ -135,29 +148,30 @@ class Tasks:
         dataset, samples = lot.dataset, lot.samples
         task = Task(self._last, dataset.spec, plan_of, dataset, samples, lot.format)
         task.for_reader, task.is_suspect, task.is_transient = lot.for_reader, lot.is_suspect, is_transient
-        message: dict[str, Any] = {
-            "kind": "build",
-            "manifest": dataset.record.manifest,
-            "list": _list_of(dataset),
-            "samples": samples.tolist(),
-            "format": lot.format,
-            "urgent": lot.for_reader,
-            "scratch": "",
-            "free_before": 0,
-            "room_bytes": 0,
-        }
+        file = None
         if not is_measured:
-            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples), lot.format)
+            free_before = 0
+            task.reserved_bytes = self.bytes_for(dataset, len(samples), lot.format)
             if is_transient:
                 self.transients.take(task.reserved_bytes, dataset, samples)
             else:
                 self.cache.budget.take(task.reserved_bytes)
-                message["free_before"] = self.cache.budget.free_before(task.reserved_bytes)
+                free_before = self.cache.budget.free_before(task.reserved_bytes)
             task.shard, task.path = self.cache.next_shard(dataset, lot.format)
             if is_transient:
                 task.path = self.transients.path_of(task.shard, lot.format)
-            message |= {"path": str(task.path), "scratch": str(self._scratch(task))}
+            file = ShardFile(task.path, self._scratch(task), task.reserved_bytes, free_before)
             self.in_flight(dataset)[samples] = True
+        message = BuildShard(
+            task.id,
+            dataset.spec,
+            dataset.record.manifest,
+            _list_of(dataset),
+            samples.tolist(),
+            lot.format,
+            lot.for_reader,
+            file,
+        )
         self._send(task, message)
 
     def put_urgent(self, lot: Lot) -> None:
@@ -197,30 +211,32 @@ class Tasks:
         """Whether a scan can become the newest version now: a list that is made anew must have no users."""
         return not len(scan.read_joins().moved) or self._can_relist(name)
 
-    def _send(self, task: Task, message: dict[str, Any]) -> None:
+    def _send(self, task: Task, message: ScanSource | BuildShard) -> None:
         self._open[task.id] = task
-        self.pool.send({"task": task.id, "dataset": task.spec.to_json(), **message})
+        self.pool.send(message)
 
     # Hearing of them
 
-    def answered(self, worker: WorkerProcess, message: Mapping[str, Any]) -> Outcome | None:
+    def answered(self, worker: WorkerProcess, message: Answer) -> Outcome | None:
         """Take a worker's message; a task that is over has an outcome."""
         worker.heard_at = self.cache.clock.now()
-        task = self._open.get(message["task"])
+        task = self._open.get(message.task)
         if task is None:
             return None
-        if message["kind"] == "progress":
-            task.done = message["done"]
+        if isinstance(message, Progress):
+            task.done = message.done
             return None
         worker.tasks.discard(task.id)
         self._close(task)
-        if message["kind"] == "failed":
+        if isinstance(message, Failed):
             self._discard(task)
-            kind = getattr(errors, message["error"])
-            return Outcome(task, {}, kind(message["message"], message["hint"]))
-        if task.dataset is not None and message["samples"]:
-            self._row_bytes[task.dataset.id] = message["size_bytes"] / len(message["samples"])
-        return Outcome(task, message)
+            return Outcome(task, error=message.to_error())
+        if isinstance(message, Scanned):
+            return Outcome(task, left_out=message.left_out)
+        built = message.built
+        if task.dataset is not None and built.samples:
+            self._row_bytes[task.dataset.id] = built.size_bytes / len(built.samples)
+        return Outcome(task, built)
 
     def worker_died(self, worker: WorkerProcess) -> list[Outcome]:
         """Its shards are built again in halves, until a sample that kills workers is alone and has failed."""
@@ -235,11 +251,11 @@ class Tasks:
                 died = SourceBusy(
                     f"{task.spec.source.url}: the scan's process died", hint="see the log; try again"
                 )
-                outcomes.append(Outcome(task, {}, died))
+                outcomes.append(Outcome(task, error=died))
                 continue
             failed = self._put_back(task, task.dataset) if task.path is not None else []
             if failed or task.job is not None:
-                outcomes.append(Outcome(task, {**_EMPTY, "failed": failed}))
+                outcomes.append(Outcome(task, replace(NOTHING_BUILT, failed=failed)))
         return outcomes
 
     def _put_back(self, task: Task, dataset: Dataset) -> list[tuple[int, str, str]]:
@@ -264,7 +280,7 @@ class Tasks:
                         f"{task.spec.source.url}: no answer for {STALL_S:.0f} s",
                         hint="check the mount or the network, then run it again",
                     )
-                    outcomes.append(Outcome(task, {}, silent))
+                    outcomes.append(Outcome(task, error=silent))
         return outcomes
 
     def _take_from(self, worker: WorkerProcess) -> list[Task]:
@@ -359,19 +375,5 @@ class Tasks:
         return self.cache.scratch / f"shard-{task.shard:08x}"
 
 
-def _list_of(dataset: Dataset) -> dict[str, Any]:
-    """Where a worker finds a data set's samples."""
-    record = dataset.record
-    return {"directory": str(dataset.directory), "lineage": record.lineage, "segments": record.segments}
-
-
-_EMPTY: Final[dict[str, Any]] = {
-    "samples": [],
-    "failed": [],
-    "size_bytes": 0,
-    "size_squares": 0,
-    "reads": 0,
-    "read_bytes": 0,
-    "fetch_s": 0.0,
-    "prepare_s": 0.0,
-}
+def _list_of(dataset: Dataset) -> ListPlace:
+    return ListPlace(dataset.directory, dataset.record.lineage, tuple(dataset.record.segments))

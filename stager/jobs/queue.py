@@ -1,10 +1,10 @@
 """The jobs of a cache: begun, planned, staged lot by lot, paused while there is no room, ended."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from stager.jobs.plan import NOTHING_TO_DO, make_plan
 from stager.reader.manifest import Manifest
 from stager.reader.subset import Drawn, Subset, draw
 from stager.reader.values import Mask, Numbers, grown
+from stager.worker.messages import NOTHING_BUILT, Built
 
 log = logging.getLogger("stager")
 
@@ -150,10 +151,10 @@ class JobQueue:
 
     # Scan and plan
 
-    def scanned(self, job: Job, path: Path, result: Mapping[str, Any]) -> None:
+    def scanned(self, job: Job, path: Path, left_out: str) -> None:
         """A scan is done: the job's samples are known, and with them what is missing."""
         scan, job.scanned = Scan(path), Scan(path).read_joins().samples
-        job.left_out = result.get("left_out", "")
+        job.left_out = left_out
         if not job.scanned:  # a mount that is gone looks like this: what is staged of it stays
             scan.unlink()
             raise UsageError(
@@ -227,13 +228,13 @@ class JobQueue:
             is_measured = bool(job.request.stop_after)
             self._tasks.build(Lot(dataset, picked, job.format), job.id, is_measured=is_measured)
         else:
-            self.planned(job, {"samples": []})  # another job stages them just now
+            self.planned(job, NOTHING_BUILT)  # another job stages them just now
 
-    def planned(self, job: Job, sample: Mapping[str, Any]) -> None:
+    def planned(self, job: Job, built: Built) -> None:
         """A few samples of a job are in: now its price can be told."""
         assert job.dataset is not None
         job.plan = make_plan(
-            sample,
+            built,
             source_sizes=job.dataset.records.values("size", job.queue),
             row_bytes=job.dataset.row_bytes,
             room_bytes=self.cache.budget.room_bytes(),

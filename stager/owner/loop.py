@@ -1,7 +1,7 @@
 """The one loop that owns all state: it hears of jobs, readers and workers, decides, and acts."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from stager.reader.values import Mask, Numbers
 from stager.sessions.leases import Leases
 from stager.sessions.session import NEAR_SAMPLES, Sessions
 from stager.sessions.waiting import WaitingReaders
+from stager.worker.messages import Built
 
 log = logging.getLogger("stager")
 
@@ -282,9 +283,9 @@ class Loop:
             if outcome.error is not None:
                 raise outcome.error
             if task.dataset is not None:
-                self._built(task, outcome.result)
+                self._built(task, outcome.built)
             elif task.path is not None:
-                self.jobs.scanned(job, task.path, outcome.result) if job else Scan(task.path).unlink()
+                self.jobs.scanned(job, task.path, outcome.left_out) if job else Scan(task.path).unlink()
         except Exception as caught:  # a bug that one job runs into must not end all others
             error = known_error(caught, str(self.cache.directory))
             if task.dataset is None and task.path is not None:
@@ -314,20 +315,20 @@ class Loop:
         self.jobs.fail(dataset, samples, error)
         self._waiting.fail(dataset, samples, error)
 
-    def _built(self, task: Task, result: Mapping[str, Any]) -> None:
+    def _built(self, task: Task, built: Built) -> None:
         """A shard is complete under its final name (or was only measured)."""
         dataset = task.dataset
         assert dataset is not None
         if task.path is not None:
-            staged = np.asarray(result["samples"], dtype=np.int64)
+            staged = np.asarray(built.samples, dtype=np.int64)
             if len(staged):
-                self._publish(dataset, task, staged, result["size_bytes"])
-            failures = [Failure(*failed) for failed in result["failed"]]
+                self._publish(dataset, task, staged, built.size_bytes)
+            failures = [Failure(*failed) for failed in built.failed]
             self.cache.record_failures(dataset, failures)
             self.jobs.left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
-        self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
+        self.cache.catalog.count_origin(dataset.id, built.reads, built.read_bytes)
         if (job := self.jobs.find(task.job)) is not None:
-            self.jobs.planned(job, result)
+            self.jobs.planned(job, built)
 
     def _publish(self, dataset: Dataset, task: Task, samples: Numbers, size_bytes: int) -> None:
         """Show a shard to the readers at once; make it durable right behind."""
