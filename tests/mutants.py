@@ -481,9 +481,23 @@ BUDGET = [
     Mutant(
         "the reservation of a task that has ended stays",
         "stager/dispatch/tasks.py",
-        "                self.cache.budget.settle(task.reserved_bytes, 0)\n",
-        "                pass\n",
+        "if written_bytes else task.reservation.release()\n",
+        "if written_bytes else None\n",
         "tests/test_tasks.py::test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples",
+    ),
+    Mutant(
+        "a reservation may end twice",
+        "stager/cache/budget.py",
+        "        self._is_open = False\n",
+        "",
+        "tests/test_reservation.py",
+    ),
+    Mutant(
+        "what was written does not count",
+        "stager/cache/budget.py",
+        "        self._books.used_bytes += written_bytes\n",
+        "",
+        "tests/test_reservation.py",
     ),
     Mutant(
         "a worker that dies keeps what it had",

@@ -28,10 +28,14 @@ def the_books_of_the_budget_add_up(world: "World", shards: list[ShardRow]) -> No
     held = sum(cache.departures.files._held.values())  # gone, but some reader has it open
     assert cache.budget.used_bytes == recorded + coming + held, (cache.budget, recorded, coming, held)
     tasks = staging._tasks._open.values()
-    reserved = sum(task.reserved_bytes for task in tasks if not task.is_transient)
-    assert cache.budget.reserved_bytes == reserved, (cache.budget.reserved_bytes, reserved)
-    in_memory = sum(task.reserved_bytes for task in tasks if task.is_transient)
-    assert staging._transients._reserved_bytes == in_memory
+    memory = staging._transients
+    reserved = {False: 0, True: 0}  # on the disk, in memory
+    for task in tasks:
+        if task.reservation is not None:
+            reserved[task.is_transient] += task.reservation.size_bytes
+    assert cache.budget.reserved_bytes == reserved[False], (cache.budget.reserved_bytes, reserved)
+    assert memory.reserved_bytes == reserved[True], (memory.reserved_bytes, reserved)
+    assert memory.used_bytes == sum(shard.row.bytes for shard in memory._shards.values())
     for dataset in cache.open.values():
         flying = np.zeros(dataset.count, dtype=np.bool_)
         for task in tasks:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from stager.cache.budget import Reservation
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.cache.scan import Scan
@@ -70,7 +71,7 @@ class Task:
     format: str = ""
     shard: int = 0
     path: Path | None = None  # None: only measured
-    reserved_bytes: int = 0
+    reservation: Reservation | None = None
     done: int = 0
     for_reader: bool = False
     is_transient: bool = False  # it goes to memory, not to the budget's disk
@@ -150,17 +151,15 @@ class Tasks:
         task.for_reader, task.is_suspect, task.is_transient = lot.for_reader, lot.is_suspect, is_transient
         file = None
         if not is_measured:
-            free_before = 0
-            task.reserved_bytes = self.bytes_for(dataset, len(samples), lot.format)
-            if is_transient:
-                self.transients.take(task.reserved_bytes, dataset, samples)
-            else:
-                self.cache.budget.take(task.reserved_bytes)
-                free_before = self.cache.budget.free_before(task.reserved_bytes)
+            size_bytes, free_before = self.bytes_for(dataset, len(samples), lot.format), 0
             task.shard, task.path = self.cache.next_shard(dataset, lot.format)
             if is_transient:
                 task.path = self.transients.path_of(task.shard, lot.format)
-            file = ShardFile(task.path, self._scratch(task), task.reserved_bytes, free_before)
+                task.reservation = self.transients.take(size_bytes, dataset, samples)
+            else:
+                free_before = self.cache.budget.free_before(size_bytes)
+                task.reservation = self.cache.budget.take(size_bytes)
+            file = ShardFile(task.path, self._scratch(task), size_bytes, free_before)
             self.in_flight(dataset)[samples] = True
         message = BuildShard(
             task.id,
@@ -227,13 +226,15 @@ class Tasks:
             task.done = message.done
             return None
         worker.tasks.discard(task.id)
-        self._close(task)
         if isinstance(message, Failed):
+            self._close(task)
             self._discard(task)
             return Outcome(task, error=message.to_error())
         if isinstance(message, Scanned):
+            self._close(task)
             return Outcome(task, left_out=message.left_out)
         built = message.built
+        self._close(task, built.size_bytes if built.samples else 0)
         if task.dataset is not None and built.samples:
             self._row_bytes[task.dataset.id] = built.size_bytes / len(built.samples)
         return Outcome(task, built)
@@ -291,14 +292,12 @@ class Tasks:
             self._discard(task)
         return tasks
 
-    def _close(self, task: Task) -> None:
+    def _close(self, task: Task, written_bytes: int = 0) -> None:
+        """A task is over, and has left a file of so many bytes, or none."""
         del self._open[task.id]
-        if task.dataset is not None and task.path is not None:
+        if task.dataset is not None and task.reservation is not None:
             self.in_flight(task.dataset)[task.samples] = False
-            if task.is_transient:
-                self.transients.settle(task.reserved_bytes)
-            else:
-                self.cache.budget.settle(task.reserved_bytes, 0)
+            task.reservation.charge(written_bytes) if written_bytes else task.reservation.release()
 
     def _discard(self, task: Task) -> None:
         """Remove what a task that came to nothing may have left, under either name."""

@@ -336,14 +336,12 @@ class Loop:
         if task.is_transient:
             self._transients.publish(dataset, row)
             return
-        self.cache.budget.settle(0, row.bytes)
         row = self.cache.publish(dataset, row)
         self.jobs.left(dataset, samples[row.samples < 0], 1)  # they are kept elsewhere
         if np.any(row.samples >= 0):
             self._disk.add(dataset, row)
         else:
-            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
-            self.cache.budget.used_bytes -= row.bytes
+            self.cache.departures.take_back(dataset, row)
 
     def _durable(self, event: Durable) -> None:
         """Only now the shard counts as staged."""
@@ -360,8 +358,7 @@ class Loop:
             self.cache.record(dataset, replace(row, is_asked=is_asked, is_pinned=is_pinned))
             pins.difference_update(samples.tolist())
         except CacheError as error:
-            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
-            self.cache.budget.used_bytes -= row.bytes
+            self.cache.departures.take_back(dataset, row)
             self._give_up(dataset, samples, error)
             return
         about = (dataset.name, row.number, len(samples), row.bytes)
