@@ -502,22 +502,22 @@ BUDGET = [
     Mutant(
         "a worker that dies keeps what it had",
         "stager/dispatch/tasks.py",
-        "        for task in tasks:\n            self._close(task)\n            self._discard(task)\n",
-        "        for task in tasks:\n            del self._open[task.id]\n            self._discard(task)\n",
+        "        for task in tasks:\n            self._abandon(task)\n",
+        "        for task in tasks:\n            del self._open[task.id]\n",
         "tests/test_tasks.py::test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples",
     ),
     Mutant(
         "samples of a task that has ended stay in flight",
         "stager/dispatch/tasks.py",
-        "            self.in_flight(task.dataset)[task.samples] = False\n",
+        "            self.in_flight(task.lot.dataset)[task.lot.samples] = False\n",
         "",
         "tests/test_tasks.py::test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples",
     ),
     Mutant(
         "the samples of a dead worker are forgotten",
         "stager/dispatch/tasks.py",
-        "            for half in np.array_split(task.samples, 2):\n",
-        "            for half in np.array_split(task.samples, 2)[1:]:\n",
+        "            for half in np.array_split(lot.samples, 2):\n",
+        "            for half in np.array_split(lot.samples, 2)[1:]:\n",
         "tests/test_tasks.py::test_the_samples_of_a_worker_that_dies_are_given_out_again_in_halves",
     ),
     Mutant(

@@ -14,7 +14,7 @@ import pytest
 from simulate import Failed, run_seed, temporary_directory
 from stager.cache.dataset import Failure
 from stager.config import Amount
-from stager.dispatch.tasks import Lot
+from stager.dispatch.task import Lot, Purpose
 from stager.jobs.job import Request
 from stager.owner.loop import REFILL_EVERY_S
 from stager.reader.index import HEADER_BYTES, is_resident
@@ -202,7 +202,7 @@ def test_what_a_session_has_passed_leaves_memory_though_the_clock_was_set_back(w
     world.owner.evict("a", Subset())
     assert reader.order is not None
     world.owner.readers.heard(reader.session, len(reader.order))
-    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow", for_reader=True), is_transient=True)
+    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow", Purpose.MEMORY))
     world.work_all()
     world.loop.step(0.0)
     assert is_resident(dataset.index.words[[3]]).all(), "a reader has a moment to read it"

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -13,7 +12,8 @@ from stager.cache.dataset import Dataset
 from stager.cache.scan import Scan
 from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
 from stager.dispatch.events import Beside
-from stager.dispatch.tasks import Lot, Tasks
+from stager.dispatch.task import Lot
+from stager.dispatch.tasks import Tasks
 from stager.errors import CacheError, StagerError, UsageError, known_error
 from stager.jobs.job import Job, Request
 from stager.jobs.plan import NOTHING_TO_DO, make_plan
@@ -151,9 +151,9 @@ class JobQueue:
 
     # Scan and plan
 
-    def scanned(self, job: Job, path: Path, left_out: str) -> None:
+    def scanned(self, job: Job, scan: Scan, left_out: str) -> None:
         """A scan is done: the job's samples are known, and with them what is missing."""
-        scan, job.scanned = Scan(path), Scan(path).read_joins().samples
+        job.scanned = scan.read_joins().samples
         job.left_out = left_out
         if not job.scanned:  # a mount that is gone looks like this: what is staged of it stays
             scan.unlink()
@@ -225,8 +225,8 @@ class JobQueue:
         picked = job.queue[places]
         picked = picked[~self._tasks.in_flight(dataset)[picked]]
         if len(picked):
-            is_measured = bool(job.request.stop_after)
-            self._tasks.build(Lot(dataset, picked, job.format), job.id, is_measured=is_measured)
+            stage = self._tasks.measure if job.request.stop_after else self._tasks.build
+            stage(Lot(dataset, picked, job.format), job.id)
         else:
             self.planned(job, NOTHING_BUILT)  # another job stages them just now
 
