@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from making import Listed
-from stager.cache.found import find, version_of
-from stager.cache.scan import Known, Scan, write_manifest
 from stager.interfaces import Entry, Layout
 from stager.reader.manifest import Manifest
 from stager.reader.sample_list import SampleList, read_segment
 from stager.reader.values import ATTRIBUTE_TYPES, ObjectInfo, SampleInfo, encode_key
+from stager.scan.found import find, version_of
+from stager.scan.scan import Known, Scan, write_manifest
 
 TYPES = {"bool": bool, "int64": int, "float64": float, "string": str}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.interfaces import Layout, LeftOut
 from stager.layouts import open_layout
 from stager.reader.manifest import Manifest
 from stager.reader.sample_list import SampleList, read_segment
 from stager.reader.values import ObjectInfo, Part, encode_key
 from stager.recipes import open_recipe
+from stager.scan.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 
 
 class Listed:

@@ -1,6 +1,5 @@
 """A disk that is too small, or that others fill: staging waits, readers go on, and the limits hold."""
 
-import json
 import os
 import signal
 import subprocess
@@ -16,12 +15,21 @@ from images import encode, natural
 from making import image_folder, scanned
 from mounts import small_disk
 from running import Place
-from stager.cache.scan import Scan
 from stager.reader.record import DatasetSpec
 from stager.reader.service import Service
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
+from stager.scan.scan import Scan
 from stager.sources import open_source
+from stager.worker.messages import (
+    BuildShard,
+    Failed,
+    ListPlace,
+    ShardBuilt,
+    ShardFile,
+    line_of,
+    read_by_service,
+)
 
 MB = 1_000_000
 READ_ALL = """
@@ -128,41 +136,32 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
     slow_folder(tmp_path / "source", 1, 4)
     source = SourceSpec(str(tmp_path / "source"))
     manifest = scanned(tmp_path / "manifest", open_source(source).scan())
-    segments = [Scan(tmp_path / "manifest").segment.name]
+    segments = (Scan(tmp_path / "manifest").segment.name,)
     spec = DatasetSpec("pets", source, "folder", check_recipe({"resize": 96, "crop": 96}))
     out = tmp_path / "out"
     out.mkdir()
 
-    def answer(free_before: int) -> dict[str, object]:
-        task = {
-            **{
-                "task": 1,
-                "kind": "build",
-                "dataset": spec.to_json(),
-                "format": shard_format,
-                "samples": [0, 1],
-            },
-            **{"manifest": manifest.digest, "free_before": free_before, "room_bytes": MB},
-            "list": {"directory": str(tmp_path), "lineage": "0" * 32, "segments": segments},
-            **{"path": str(out / "shard"), "scratch": str(out / "scratch")},
-        }
+    def answer(free_before: int) -> ShardBuilt | Failed:
+        file = ShardFile(out / "shard", out / "scratch", MB, free_before)
+        records = ListPlace(tmp_path, "0" * 32, segments)
+        task = BuildShard(1, spec, manifest.digest, records, [0, 1], shard_format, False, file)
         command = [sys.executable, "-m", "stager.worker.__main__", "1"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdin is not None
             assert worker.stdout is not None
-            worker.stdin.write(json.dumps(task) + "\n")
+            worker.stdin.write(line_of(task))
             worker.stdin.flush()
-            told: dict[str, object] = next(
-                said for said in map(json.loads, worker.stdout) if said["kind"] in ("done", "failed")
-            )
+            said = map(read_by_service, worker.stdout)
+            told = next(one for one in said if isinstance(one, ShardBuilt | Failed))
             worker.stdin.close()
         return told
 
     free = os.statvfs(out).f_bavail * os.statvfs(out).f_frsize
     told = answer(2 * free)
-    assert (told["kind"], told["error"]) == ("failed", "NoSpace")
+    assert isinstance(told, Failed)
+    assert told.error == "NoSpace"
     assert list(out.iterdir()) == []
-    assert answer(free // 2)["kind"] == "done"
+    assert isinstance(answer(free // 2), ShardBuilt)
     assert [path.name for path in out.iterdir()] == ["shard"]
 
 

@@ -20,7 +20,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from making import Listed, folder_layout
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset, Failure
-from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.cache.verify import check_books
 from stager.catalog.catalog import Catalog
 from stager.catalog.rows import ListRow, ShardRow
@@ -30,6 +29,7 @@ from stager.reader.index import IndexReader, is_failed, is_resident, shard_of
 from stager.reader.record import DatasetSpec, manifest_path
 from stager.reader.values import Numbers, ObjectInfo, Prepared, ShardHeader, SourceSpec, checksum_of
 from stager.recipes import check_recipe
+from stager.scan.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.shards import FORMATS
 
 RECIPE = check_recipe({"kind": "image", "resize": 2, "crop": 2})
@@ -68,7 +68,7 @@ def build(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str 
 
 def stage(cache: Cache, dataset: Dataset, samples: list[int], shard_format: str = "arrow") -> ShardRow:
     row = build(cache, dataset, samples, shard_format)
-    cache.budget.settle(0, row.bytes)
+    cache.budget.take(row.bytes).charge(row.bytes)
     row = cache.publish(dataset, row)
     cache.catalog.add_shard(row)
     return row
@@ -310,10 +310,10 @@ def test_a_damaged_marker_does_not_make_other_peoples_files_ours(tmp_path: Path)
 
 def test_what_is_over_capacity_or_would_eat_the_reserve_is_refused(tmp_path: Path) -> None:
     cache = Cache(config_of(tmp_path))
-    cache.budget.take(6 * 10**8)
+    taken = cache.budget.take(6 * 10**8)
     with pytest.raises(NoSpace, match="capacity"):
         cache.budget.take(6 * 10**8)
-    cache.budget.settle(6 * 10**8, 10)
+    taken.charge(10)
     assert (cache.budget.used_bytes, cache.budget.reserved_bytes) == (10, 0)
     cache.budget.reserve = Amount(fraction=1.0)
     with pytest.raises(NoSpace, match="reserve"):
@@ -351,7 +351,7 @@ class CacheMachine(RuleBasedStateMachine):
         row = build(self.cache, self.dataset, samples, shard_format)
         row = self.cache.publish(self.dataset, row)
         if recorded:
-            self.cache.budget.settle(0, row.bytes)
+            self.cache.budget.take(row.bytes).charge(row.bytes)
             self.cache.catalog.add_shard(row)
             self.staged |= {self.identity(sample) for sample in samples}
         else:

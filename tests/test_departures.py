@@ -109,7 +109,7 @@ def test_readers_are_told_when_shards_have_gone_so_that_they_let_go_of_them(cach
     acts: list[Callable[[], object]] = [
         lambda: cache.departures.evict(rows[:1]),
         lambda: cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test"),
-        lambda: cache.departures.take_back(dataset, rows[2], dataset.path_of(rows[2])),
+        lambda: cache.departures.take_back(dataset, rows[2]),
     ]
     for told, act in enumerate(acts):
         assert reader.evictions == told

@@ -166,7 +166,7 @@ def test_no_reader_sees_a_hole_while_rows_are_evicted_under_it(
                 row, number=number, samples=np.where(np.isin(row.samples, victims), row.samples, -1)
             )
             cache.publish(dataset, again)
-            cache.budget.settle(0, again.bytes)
+            cache.budget.take(again.bytes).charge(again.bytes)
             cache.catalog.add_shard(again)
     stop.set()
     thread.join()

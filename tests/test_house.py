@@ -27,7 +27,15 @@ OTHER_FILES = sorted(path for name in ("bench", "examples") for path in (ROOT / 
 VALUES = {"stager.errors", "stager.reader"}
 KINDS = {*VALUES, "stager.interfaces", "stager.npy"}
 CATALOG = {*VALUES, "stager.atomic", "stager.clock"}
-CACHE = {*CATALOG, *KINDS, "stager.catalog", "stager.config", "stager.recipes", "stager.shards"}
+CACHE = {
+    *CATALOG,
+    *KINDS,
+    "stager.scan",
+    "stager.catalog",
+    "stager.config",
+    "stager.recipes",
+    "stager.shards",
+}
 SESSIONS = {*CACHE, "stager.cache"}
 EVICTION = {*SESSIONS, "stager.sessions"}
 DISPATCH = {*EVICTION, "stager.worker.messages"}
@@ -47,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stager.shards": KINDS,
     "stager.config": {*KINDS, "stager.layouts", "stager.recipes"},
     "stager.catalog": CATALOG,
+    "stager.scan": KINDS,
     "stager.cache": CACHE,
     "stager.sessions": SESSIONS,
     "stager.eviction": EVICTION,

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from making import Listed, folder_layout, manifest_of, scanned
-from stager.cache.scan import Known, Scan, join, write_manifest
 from stager.errors import CacheError
 from stager.reader.manifest import PLACE, Manifest
 from stager.reader.sample_list import SampleList, Segment, read_segment
 from stager.reader.sealed import read_sealed, write_sealed
 from stager.reader.values import ObjectInfo, sample_tag
+from stager.scan.scan import Known, Scan, join, write_manifest
 
 
 def test_samples_are_sorted_by_class_and_name_as_imagefolder_does(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from running import Place
 from sets import staged, table
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.cache.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.catalog.rows import ShardRow
 from stager.config import Amount, Config
 from stager.errors import UsageError
@@ -30,6 +29,7 @@ from stager.reader.sealed import read_sealed
 from stager.reader.subset import Subset
 from stager.reader.values import Numbers, ObjectInfo, SourceSpec
 from stager.recipes import check_recipe
+from stager.scan.scan import NOTHING_KNOWN, Known, Scan, write_manifest
 from stager.sessions import session as sessions
 from stager.sessions.session import OpenSession, OrderRequest
 

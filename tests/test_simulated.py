@@ -14,12 +14,13 @@ import pytest
 from simulate import Failed, run_seed, temporary_directory
 from stager.cache.dataset import Failure
 from stager.config import Amount
-from stager.dispatch.tasks import Lot
+from stager.dispatch.task import Lot, Purpose
 from stager.jobs.job import Request
 from stager.owner.loop import REFILL_EVERY_S
 from stager.reader.index import HEADER_BYTES, is_resident
 from stager.reader.subset import Subset
 from stager.sessions.leases import START_S
+from stager.worker.messages import NOTHING_BUILT
 from world import World
 
 SEEDS, STEPS, CHUNKS = 300, 300, 20
@@ -135,7 +136,7 @@ def test_a_job_ends_when_a_scan_finds_that_nothing_of_it_is_left_to_stage(world:
     world.pool.workers[0].hangs = True  # type: ignore[attr-defined]
     world.clock.advance(1.0)
     job = world.loop.jobs.by_id[first]
-    world.loop.jobs.planned(job, {"samples": []})  # another one stages it just now
+    world.loop.jobs.planned(job, NOTHING_BUILT)  # another one stages it just now
     del world.sources["b"].versions["c9/new.jpg"]
     world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))
     world.work_all()
@@ -201,7 +202,7 @@ def test_what_a_session_has_passed_leaves_memory_though_the_clock_was_set_back(w
     world.owner.evict("a", Subset())
     assert reader.order is not None
     world.owner.readers.heard(reader.session, len(reader.order))
-    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow", for_reader=True), is_transient=True)
+    world.loop._tasks.build(Lot(dataset, np.asarray([3]), "arrow", Purpose.MEMORY))
     world.work_all()
     world.loop.step(0.0)
     assert is_resident(dataset.index.words[[3]]).all(), "a reader has a moment to read it"

@@ -11,14 +11,15 @@ import pytest
 from images import encode, natural
 from making import scanned
 from shard_cases import files_no_larger_than
-from stager.cache.scan import Scan
 from stager.errors import SampleError, SourceBusy
 from stager.interfaces import Fetched, Scanning
 from stager.reader.shards import open_shard
 from stager.reader.values import ObjectInfo, Part
 from stager.recipes import open_recipe
+from stager.scan.scan import Scan
 from stager.shards import FORMATS, verify_shard
-from stager.worker.build import Built, PlaceInLine, build_shard
+from stager.worker.build import PlaceInLine, build_shard
+from stager.worker.messages import Built
 from stager.worker.pools import Lanes, Pools
 
 RECIPE = open_recipe({"crop": 40})

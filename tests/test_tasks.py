@@ -3,9 +3,8 @@
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from stager.clock import Clock
 from stager.dispatch import sync as durable
 from stager.dispatch.events import Events
 from stager.dispatch.pool import WorkerMessage, WorkerProcess
-from stager.errors import UsageError
+from stager.errors import SourceBusy, UsageError
 from stager.jobs.job import Request
 from stager.owner.loop import Loop
 from stager.owner.readers import Readers, Version
@@ -26,6 +25,7 @@ from stager.reader.record import DatasetSpec
 from stager.reader.subset import Drawn, Subset, draw
 from stager.reader.values import Prepared, ShardHeader, checksum_of
 from stager.shards import FORMATS
+from stager.worker.messages import BuildShard, Built, Failed, ShardBuilt, Task
 from test_cache import KEYS, config_of, scan, stage
 
 SAMPLES = [2, 3, 4]
@@ -39,7 +39,7 @@ class FakePool:
     def __init__(self, events: Events, clock: Clock) -> None:
         self._events = events
         self.workers = [WorkerProcess(None, clock.now())]  # type: ignore[arg-type]
-        self.sent: list[Mapping[str, Any]] = []
+        self.sent: list[Task] = []
         self.may_take = 1
 
     def start(self, specs: Iterable[DatasetSpec]) -> None: ...
@@ -47,43 +47,48 @@ class FakePool:
     def free_slots(self) -> int:
         return self.may_take - len(self.sent)
 
-    def send(self, task: Mapping[str, Any]) -> None:
+    def send(self, task: Task) -> None:
         self.sent.append(task)
-        self.workers[0].tasks.add(task["task"])
+        self.workers[0].tasks.add(task.task)
 
     def drop(self, worker: WorkerProcess) -> None:
         self.workers = [WorkerProcess(None, worker.heard_at)]  # type: ignore[arg-type]
 
     def stop(self) -> None: ...
 
+    def built(self) -> list[BuildShard]:
+        """The shards that were asked for."""
+        return [task for task in self.sent if isinstance(task, BuildShard)]
+
+    def path(self) -> Path:
+        """Of the first shard."""
+        file = self.built()[0].file
+        assert file is not None
+        return file.path
+
     def die(self) -> None:
         self._events.put(WorkerMessage(self.workers[0], None))
 
     def fail(self) -> None:
-        told = {"error": "SourceBusy", "message": "no answer", "hint": ""}
-        self._events.put(
-            WorkerMessage(self.workers[0], {"task": self.sent[-1]["task"], "kind": "failed", **told})
-        )
+        told = Failed.by(self.sent[-1].task, SourceBusy("no answer"))
+        self._events.put(WorkerMessage(self.workers[0], told))
 
     def done(self, dataset: Dataset) -> None:
         """Write the shard of the last task, as a worker does, and say so."""
-        task, (image,) = self.sent[-1], dataset.record.fields
+        task, (image,) = self.built()[-1], dataset.record.fields
         rows = []
-        for sample, info in zip(task["samples"], dataset.records.infos(task["samples"]), strict=True):
+        for sample, info in zip(task.samples, dataset.records.infos(task.samples), strict=True):
             arrays = {"image": np.full([side or 2 for side in image.shape], sample, np.uint8)}
             tag = dataset.records.tag(sample)
             checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
             rows.append(Prepared(info.key, info.version, arrays, checksum))
         record = dataset.record
         header = ShardHeader(dataset.name, record.manifest, record.recipe, record.fields)
-        path = Path(task["path"])
-        FORMATS[task["format"]].write(path, header, rows)
-        told = {
-            **{"task": task["task"], "kind": "done", "samples": task["samples"], "failed": []},
-            **{"size_bytes": path.stat().st_size, "size_squares": 0, "reads": len(rows), "read_bytes": 27},
-            **{"fetch_s": 0.1, "prepare_s": 0.1},
-        }
-        self._events.put(WorkerMessage(self.workers[0], told))
+        assert task.file is not None
+        path = task.file.path
+        FORMATS[task.format].write(path, header, rows)
+        built = Built(task.samples, [], path.stat().st_size, 0, 27, len(rows), 0.1, 0.1)
+        self._events.put(WorkerMessage(self.workers[0], ShardBuilt(task.task, built)))
 
 
 class World:
@@ -96,7 +101,7 @@ class World:
         self.dataset = scan(self.cache, KEYS)
         self.job = self.loop.jobs.restage(self.dataset, np.asarray(SAMPLES))
         self.loop.step(0)
-        assert self.pool.sent[-1]["samples"] == SAMPLES
+        assert self.pool.built()[-1].samples == SAMPLES
         assert self.cache.budget.reserved_bytes > 0
 
     def step_until(self, is_so: Callable[[], bool]) -> None:
@@ -130,7 +135,7 @@ def test_the_samples_of_a_worker_that_dies_are_given_out_again_in_halves(world: 
     world.pool.may_take = 3
     world.pool.die()
     world.loop.step(1)
-    assert [task["samples"] for task in world.pool.sent[1:]] == [[2, 3], [4]]
+    assert [task.samples for task in world.pool.built()[1:]] == [[2, 3], [4]]
     wanted = sum(world.loop._tasks.bytes_for(world.dataset, count) for count in (2, 1))
     assert world.cache.budget.reserved_bytes == wanted
 
@@ -157,7 +162,7 @@ def test_a_shard_counts_as_staged_only_when_its_file_and_its_name_are_on_the_dis
         world.step_until(lambda: bool(world.cache.catalog.shards()))
     finally:
         may_go.release(9)
-    path = Path(world.pool.sent[0]["path"])
+    path = world.pool.path()
     assert synced == [path, path.parent]
     world.step_until(lambda: world.job.state == "done")
     assert world.cache.budget.used_bytes == path.stat().st_size
@@ -176,7 +181,7 @@ def test_a_shard_that_the_disk_did_not_take_is_taken_back(
     assert world.job.state == "failed"
     assert world.cache.catalog.shards() == []
     assert not world.dataset.index.words.any()
-    assert not Path(world.pool.sent[0]["path"]).exists()
+    assert not world.pool.path().exists()
     assert world.cache.budget.used_bytes == 0
 
 

@@ -191,7 +191,7 @@ class Events:
 
     def hold_shards(self) -> None:
         if (reader := self.pick_reader()) is not None:
-            reader.held = reader.reader._open_shards()
+            reader.held = reader.reader._open_shards(("image",))
 
     def read_held(self) -> None:
         reader = self.pick_reader()

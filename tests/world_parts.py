@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ from making import Listed, folder_layout
 from stager.cache.budget import check_free
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.catalog.rows import ShardRow
 from stager.config import TASKS_PER_WORKER
 from stager.dispatch.events import Beside, Events
@@ -28,7 +26,19 @@ from stager.reader.record import DatasetSpec
 from stager.reader.sample_list import SampleList
 from stager.reader.values import ObjectInfo, Prepared, ShardHeader, checksum_of, sample_tag
 from stager.recipes import open_recipe
+from stager.scan.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.shards import FORMATS
+from stager.worker.messages import (
+    Answer,
+    BuildShard,
+    Built,
+    Failed,
+    ListPlace,
+    Scanned,
+    ScanSource,
+    ShardBuilt,
+    Task,
+)
 
 OBJECT_BYTES: Final = 1000
 
@@ -114,7 +124,7 @@ class SimulatedWorker(WorkerProcess):
     """A worker without a process. `hangs`: it does nothing any more, and says nothing."""
 
     hangs: bool = False
-    held: list[Mapping[str, Any]] = field(default_factory=list)
+    held: list[Task] = field(default_factory=list)
 
 
 class SimulatedPool:
@@ -134,14 +144,14 @@ class SimulatedPool:
     def free_slots(self) -> int:
         return self.size * TASKS_PER_WORKER - sum(len(worker.tasks) for worker in self.workers)
 
-    def send(self, task: Mapping[str, Any]) -> None:
+    def send(self, task: Task) -> None:
         if len(self.workers) < self.size:
             self.workers.append(SimulatedWorker(None, self._clock.now_s))  # type: ignore[arg-type]
         worker = min(self.workers, key=lambda worker: len(worker.tasks))
         assert isinstance(worker, SimulatedWorker)
         if not worker.tasks:
             worker.heard_at = self._clock.now_s
-        worker.tasks.add(task["task"])
+        worker.tasks.add(task.task)
         worker.held.append(task)
 
     def drop(self, worker: WorkerProcess) -> None:
@@ -159,47 +169,39 @@ class SimulatedPool:
     def do(self, worker: SimulatedWorker, rng: Random, fails: float) -> None:
         """One task of a worker, to its end. The answer waits in `unsaid`."""
         task = worker.held.pop(rng.randrange(len(worker.held)))
-        message = self._done(task, rng, fails)
-        self.unsaid.append(WorkerMessage(worker, {"task": task["task"], **message}))
+        self.unsaid.append(WorkerMessage(worker, self._done(task, rng, fails)))
 
-    def _done(self, task: Mapping[str, Any], rng: Random, fails: float) -> dict[str, Any]:
-        spec = DatasetSpec.from_json(task["dataset"])
+    def _done(self, task: Task, rng: Random, fails: float) -> Answer:
         try:
             if rng.random() < fails / 4:
                 raise SourceBusy("simulated: no answer", hint="try again")
-            if task["kind"] == "scan":
-                return {"kind": "done", **self._scan(task, spec)}
-            return {"kind": "done", **self._build(task, spec, rng, fails)}
+            if isinstance(task, ScanSource):
+                return self._scan(task)
+            return ShardBuilt(task.task, self._build(task, rng, fails))
         except (StagerError, OSError) as error:
-            told = known_error(error, task.get("path", ""))
-            return {
-                "kind": "failed",
-                "error": type(told).__name__,
-                "message": told.message,
-                "hint": told.hint,
-            }
+            return Failed.by(task.task, known_error(error, "simulated"))
 
-    def _scan(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
-        known = NOTHING_KNOWN
-        if told := task["known"]:
-            records = _records(told)
-            known = Known(records, Manifest.open(Path(told["manifest"]), records), told["relist"])
+    def _scan(self, task: ScanSource) -> Scanned:
+        spec, known = task.dataset, NOTHING_KNOWN
+        if told := task.known:
+            records = _records(told.records)
+            known = Known(records, Manifest.open(told.manifest, records), told.relist)
         listing = self._sources[spec.name].listing()
-        digest = write_manifest(Path(task["path"]), folder_layout(), Listed(listing), known)
+        digest = write_manifest(task.path, folder_layout(), Listed(listing), known)
         self.listed[digest] = {info.key: info.version for info in listing}
-        return {}
+        return Scanned(task.task)
 
-    def _build(self, task: Mapping[str, Any], spec: DatasetSpec, rng: Random, fails: float) -> dict[str, Any]:
+    def _build(self, task: BuildShard, rng: Random, fails: float) -> Built:
+        spec, file = task.dataset, task.file
         source, recipe = self._sources[spec.name], open_recipe(spec.recipe)
-        scratch = Path(task["scratch"]) if task["scratch"] else None
-        if scratch is not None:
-            check_free(scratch.parent, task["free_before"])
+        if file is not None:
+            check_free(file.scratch.parent, file.free_before)
         if not source.is_there:
             raise SourceNotFound("simulated: no such place", hint="bring it back")
-        samples = list(task["samples"])
+        samples = list(task.samples)
         rng.shuffle(samples)  # rows lie in the order in which they were ready
         rows, staged, failed = [], [], []
-        for number, info in zip(samples, _records(task["list"]).infos(samples), strict=True):
+        for number, info in zip(samples, _records(task.records).infos(samples), strict=True):
             reason = source.refusal(info)
             if not reason and rng.random() < fails:
                 reason = rng.choice(("corrupt", "unreadable", "forbidden"))
@@ -212,26 +214,25 @@ class SimulatedPool:
             staged.append(number)
         row_bytes = sum(row.arrays["image"].nbytes for row in rows)
         size_bytes = row_bytes
-        if scratch is not None and rows:
-            header = ShardHeader(spec.name, task["manifest"], recipe.digest, recipe.fields)
-            FORMATS[task["format"]].write(scratch, header, rows)
-            size_bytes = scratch.stat().st_size
-            scratch.replace(task["path"])
-        return {
-            "samples": staged,
-            "failed": failed,
-            "size_bytes": size_bytes,
-            "size_squares": row_bytes * row_bytes // max(len(rows), 1),
-            "reads": len(rows),
-            "read_bytes": OBJECT_BYTES * len(rows),
-            "fetch_s": 0.01,
-            "prepare_s": 0.001,
-            "seconds": 0.1,
-        }
+        if file is not None and rows:
+            header = ShardHeader(spec.name, task.manifest, recipe.digest, recipe.fields)
+            FORMATS[task.format].write(file.scratch, header, rows)
+            size_bytes = file.scratch.stat().st_size
+            file.scratch.replace(file.path)
+        return Built(
+            staged,
+            failed,
+            size_bytes,
+            size_squares=row_bytes * row_bytes // max(len(rows), 1),
+            read_bytes=OBJECT_BYTES * len(rows),
+            reads=len(rows),
+            fetch_s=0.01,
+            prepare_s=0.001,
+        )
 
 
-def _records(told: Mapping[str, Any]) -> SampleList:
-    return SampleList.open(Path(told["directory"]), told["lineage"], told["segments"])
+def _records(place: ListPlace) -> SampleList:
+    return SampleList.open(place.directory, place.lineage, place.segments)
 
 
 class SimulatedDisk(DurableQueue):

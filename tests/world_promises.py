@@ -9,6 +9,7 @@ import numpy as np
 
 from stager.cache.verify import check_books
 from stager.catalog.rows import ShardRow
+from stager.dispatch.task import BuildTask
 from stager.reader.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
 from stager.reader.record import datasets_dir
 from stager.reader.shards import SUFFIXES, open_shard
@@ -27,16 +28,19 @@ def the_books_of_the_budget_add_up(world: "World", shards: list[ShardRow]) -> No
     coming = sum(row.bytes for row in world.disk.rows())
     held = sum(cache.departures.files._held.values())  # gone, but some reader has it open
     assert cache.budget.used_bytes == recorded + coming + held, (cache.budget, recorded, coming, held)
-    tasks = staging._tasks._open.values()
-    reserved = sum(task.reserved_bytes for task in tasks if not task.is_transient)
-    assert cache.budget.reserved_bytes == reserved, (cache.budget.reserved_bytes, reserved)
-    in_memory = sum(task.reserved_bytes for task in tasks if task.is_transient)
-    assert staging._transients._reserved_bytes == in_memory
+    tasks = [task for task in staging._tasks._open.values() if isinstance(task, BuildTask)]
+    memory = staging._transients
+    reserved = {False: 0, True: 0}  # on the disk, in memory
+    for task in tasks:
+        reserved[task.lot.is_for_memory] += task.reservation.size_bytes
+    assert cache.budget.reserved_bytes == reserved[False], (cache.budget.reserved_bytes, reserved)
+    assert memory.reserved_bytes == reserved[True], (memory.reserved_bytes, reserved)
+    assert memory.used_bytes == sum(shard.row.bytes for shard in memory._shards.values())
     for dataset in cache.open.values():
         flying = np.zeros(dataset.count, dtype=np.bool_)
         for task in tasks:
-            if task.dataset is dataset and task.path is not None:
-                flying[task.samples] = True
+            if task.lot.dataset is dataset:
+                flying[task.lot.samples] = True
         assert np.array_equal(staging._tasks.in_flight(dataset), flying), "in flight and in no task"
 
 
@@ -135,7 +139,8 @@ def nothing_is_left_over(world: "World") -> None:
     if memory.exists():
         files = {path for path in memory.iterdir() if path.suffix != ".scratch"}
         known = {shard.path for shard in world.loop._transients._shards.values()}
-        known |= {task.path for task in world.loop._tasks._open.values() if task.is_transient}
+        tasks = [task for task in world.loop._tasks._open.values() if isinstance(task, BuildTask)]
+        known |= {task.file.path for task in tasks if task.lot.is_for_memory}
         assert files <= known, files - known
 
 

@@ -3,12 +3,38 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from stager.config import Amount
 from stager.errors import NoSpace
 
 FILES_FLOOR: Final = 8  # left for the catalog's own files, and for others
+
+
+class Books(Protocol):
+    """The bytes of one place: the disk, or memory."""
+
+    used_bytes: int  # by what is there
+    reserved_bytes: int  # for what is being written
+
+
+class Reservation:
+    """Bytes for a file that is being written. It ends once: charged with what was written, or released."""
+
+    def __init__(self, books: Books, size_bytes: int) -> None:
+        self._books, self.size_bytes, self._is_open = books, size_bytes, True
+        books.reserved_bytes += size_bytes
+
+    def charge(self, written_bytes: int) -> None:
+        """The file is there, and counts from now on."""
+        self.release()
+        self._books.used_bytes += written_bytes
+
+    def release(self) -> None:
+        """There is no file."""
+        assert self._is_open, "a reservation ends once"
+        self._is_open = False
+        self._books.reserved_bytes -= self.size_bytes
 
 
 @dataclass(slots=True)
@@ -21,16 +47,11 @@ class Budget:
     used_bytes: int = 0
     reserved_bytes: int = 0
 
-    def take(self, size_bytes: int) -> None:
+    def take(self, size_bytes: int) -> Reservation:
         """Reserve bytes that are about to be written; raise NoSpace if they do not fit."""
         if size_bytes > self.room_bytes():
             raise self.refusal(size_bytes)
-        self.reserved_bytes += size_bytes
-
-    def settle(self, reserved_bytes: int, used_bytes: int) -> None:
-        """Turn a reservation into what was really written."""
-        self.reserved_bytes -= reserved_bytes
-        self.used_bytes += used_bytes
+        return Reservation(self, size_bytes)
 
     def room_bytes(self) -> int:
         """How much more could be reserved now."""

@@ -32,7 +32,6 @@ from stager.cache.index_writer import IndexWriter, retire
 from stager.cache.lock import claim
 from stager.cache.loss_log import LossLog, why_lost
 from stager.cache.rebuild import open_catalog, put_aside
-from stager.cache.scan import Scan
 from stager.cache.startup import drop_unwhole, sweep
 from stager.catalog.database import DAMAGE, CatalogBroken
 from stager.catalog.rows import DatasetRow, ListRow, ShardRow
@@ -55,6 +54,7 @@ from stager.reader.sealed import seal_of
 from stager.reader.subset import Subset
 from stager.reader.values import Mask, Numbers, canonical_json, digest_of, encode_key
 from stager.recipes import open_recipe
+from stager.scan.scan import Scan
 from stager.shards.holes import can_punch
 
 log = logging.getLogger("stager")

@@ -73,10 +73,17 @@ class Departures:
         dataset.losses.add(reason, detail, samples)
         return self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)
 
-    def take_back(self, dataset: Dataset, row: ShardRow, path: Path) -> Numbers:
-        """Take away a shard that the catalog does not have; return the samples that it was the place of."""
+    def take_back(self, dataset: Dataset, row: ShardRow) -> None:
+        """Take away a shard that is on the disk, and that the catalog does not have."""
+        self._take_away(dataset, row, row.bytes)
+
+    def take_from_memory(self, dataset: Dataset, row: ShardRow) -> Numbers:
+        """Take away a shard that is in memory; return the samples that it was the place of."""
+        return self._take_away(dataset, row, 0)
+
+    def _take_away(self, dataset: Dataset, row: ShardRow, counted_bytes: int) -> Numbers:
         samples = self._clear(dataset, [row])
-        self._remove_file(path)
+        self._remove_file(dataset.path_of(row), counted_bytes)
         dataset.index.tell_gone()
         return samples
 
@@ -104,7 +111,7 @@ class Departures:
             self._open[number].index.tell_gone()
         return freed
 
-    def _remove_file(self, path: Path, counted_bytes: int = 0) -> int:
+    def _remove_file(self, path: Path, counted_bytes: int) -> int:
         """Take a file away that no index points to: its blocks first, so that they come back at once.
 
         Readers may have it open, and the disk would keep what they hold. Return the bytes that came back.

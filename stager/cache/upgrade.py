@@ -17,8 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from stager.atomic import fsync_path
-from stager.cache.found import SCHEMA, Found, content_of
-from stager.cache.scan import Known, Scan, write_scan
 from stager.catalog.catalog import GONE, Catalog
 from stager.catalog.rows import ListRow, LossRow, ShardRow
 from stager.errors import CacheError
@@ -26,6 +24,8 @@ from stager.reader.record import datasets_dir, manifest_path, segment_name
 from stager.reader.sample_list import SampleList
 from stager.reader.sealed import read_sealed, seal_of
 from stager.reader.values import Numbers, canonical_json, digest_of
+from stager.scan.found import SCHEMA, Found, content_of
+from stager.scan.scan import Known, Scan, write_scan
 
 log = logging.getLogger("stager")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stager.cache.budget import Reservation
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
@@ -36,13 +37,9 @@ class Transients:
         self._directory = MEMORY / f"stager-{digest_of(bytes(cache.directory))[:16]}"
         shutil.rmtree(self._directory, ignore_errors=True)  # of an owner that was killed
         self._shards: dict[int, Transient] = {}
-        self._reserved_bytes = 0
+        self.used_bytes = self.reserved_bytes = 0
 
-    @property
-    def used_bytes(self) -> int:
-        return self._reserved_bytes + sum(shard.row.bytes for shard in self._shards.values())
-
-    def take(self, size_bytes: int, dataset: Dataset, samples: Numbers) -> None:
+    def take(self, size_bytes: int, dataset: Dataset, samples: Numbers) -> Reservation:
         """Reserve memory for a shard of these samples; what is needed later than they are makes room for it.
 
         What is needed sooner stays, though it be too much: readers wait for it, and if it gave way to what
@@ -50,20 +47,20 @@ class Transients:
         at one time, and by no more: to stage ahead takes half of it.
         """
         coming = self._sessions.need(dataset, samples)
-        while self._shards and self.used_bytes + size_bytes > self._limit_bytes:
+        while self._shards and self.used_bytes + self.reserved_bytes + size_bytes > self._limit_bytes:
             last = max(self._shards.values(), key=self._lateness)
             need = self._need(last)
             if coming is not None and need is not None and need.distance < coming.farthest:
                 break
             self._drop(last)
-        self._reserved_bytes += size_bytes
+        return Reservation(self, size_bytes)
 
     def samples_ahead(self, sample_bytes: int) -> int:
         """How many samples may be staged ahead: half of the memory is left to readers that wait."""
         ahead = [
             shard.row.bytes for shard in self._shards.values() if (need := self._need(shard)) and need.is_due
         ]
-        return max(0, self._limit_bytes // 2 - self._reserved_bytes - sum(ahead)) // sample_bytes
+        return max(0, self._limit_bytes // 2 - self.reserved_bytes - sum(ahead)) // sample_bytes
 
     def _need(self, shard: Transient) -> Need | None:
         return self._sessions.need(shard.dataset, shard.row.samples)
@@ -72,10 +69,6 @@ class Transients:
         """The largest goes first. Without sessions that is the oldest."""
         need = self._need(shard)
         return (True, NEVER - shard.row.number) if need is None else (not need.is_due, need.distance)
-
-    def settle(self, size_bytes: int) -> None:
-        """Give a reservation back."""
-        self._reserved_bytes -= size_bytes
 
     def path_of(self, number: int, shard_format: str) -> Path:
         self._directory.mkdir(mode=0o750, exist_ok=True)
@@ -118,5 +111,6 @@ class Transients:
     def _drop(self, shard: Transient) -> None:
         del self._shards[shard.row.number]
         self._cache.in_memory.discard(shard.row.number)
-        gone = self._cache.departures.take_back(shard.dataset, shard.row, shard.dataset.path_of(shard.row))
+        gone = self._cache.departures.take_from_memory(shard.dataset, shard.row)
+        self.used_bytes -= shard.row.bytes
         self._sessions.lost(shard.dataset, gone)

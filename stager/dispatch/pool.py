@@ -1,21 +1,30 @@
 """The owner's side of its worker processes: start, send, listen, give up."""
 
-import json
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Any, Final, Protocol
+from typing import IO, Final, Protocol
 
 from stager import recipes
 from stager.clock import Clock
 from stager.config import TASKS_PER_WORKER, THREADS_PER_WORKER
 from stager.dispatch.events import Events
 from stager.reader.record import DatasetSpec
+from stager.worker.messages import (
+    Answer,
+    Logged,
+    NativeTold,
+    OpenSource,
+    Task,
+    ToWorker,
+    line_of,
+    read_by_service,
+)
 
 log = logging.getLogger("stager.dispatch.pool")
 
@@ -41,7 +50,7 @@ class WorkerMessage:
     """What a worker said. `message` is None when the process ended."""
 
     worker: WorkerProcess
-    message: Mapping[str, Any] | None
+    message: Answer | None
 
 
 class Pool(Protocol):
@@ -57,8 +66,8 @@ class Pool(Protocol):
     def free_slots(self) -> int:
         """How many more tasks could be sent now."""
 
-    def send(self, task: Mapping[str, Any]) -> None:
-        """Have a task done. What comes of it is an `Answer` among the loop's events."""
+    def send(self, task: Task) -> None:
+        """Have a task done. What comes of it is a `WorkerMessage` among the loop's events."""
 
     def drop(self, worker: WorkerProcess) -> None:
         """Do without a worker from now on."""
@@ -83,20 +92,20 @@ class WorkerPool:
             self._start()
         for worker in self.workers:
             for spec in specs:
-                _write(worker, {"kind": "open", "dataset": spec.to_json()})
+                _write(worker, OpenSource(spec))
 
     def free_slots(self) -> int:
         """How many more tasks could be sent now."""
         return self.size * TASKS_PER_WORKER - sum(len(worker.tasks) for worker in self.workers)
 
-    def send(self, task: Mapping[str, Any]) -> None:
+    def send(self, task: Task) -> None:
         """Give a task to the least busy worker."""
         if len(self.workers) < self.size:
             self._start()
         worker = min(self.workers, key=lambda worker: len(worker.tasks))
         if not worker.tasks:
             worker.heard_at = self._clock.now()
-        worker.tasks.add(task["task"])
+        worker.tasks.add(task.task)
         _write(worker, task)
 
     def drop(self, worker: WorkerProcess) -> None:
@@ -133,20 +142,20 @@ class WorkerPool:
         with worker.process.stdout as lines:
             for line in lines:
                 try:
-                    message = json.loads(line)
+                    message = read_by_service(line)
                 except ValueError:
                     break  # a line cut off by a crash
-                if message["kind"] == "log":
-                    log.log(message["level"], "%s", message["event"])
-                elif message["kind"] == "native":
-                    self.native = message["native"]
+                if isinstance(message, Logged):
+                    log.log(message.level, "%s", message.event)
+                elif isinstance(message, NativeTold):
+                    self.native = message.native
                 else:
                     self._answers.put(WorkerMessage(worker, message))
         worker.process.wait()
         self._answers.put(WorkerMessage(worker, None))
 
 
-def _write(worker: WorkerProcess, message: Mapping[str, Any]) -> None:
+def _write(worker: WorkerProcess, message: ToWorker) -> None:
     with suppress(BrokenPipeError):  # it has just died: its listener says so, and tasks are given out again
-        worker.stdin.write(json.dumps(message) + "\n")
+        worker.stdin.write(line_of(message))
         worker.stdin.flush()

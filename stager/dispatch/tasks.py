@@ -4,24 +4,50 @@ import logging
 import mmap
 import os
 from bisect import insort
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from stager import errors
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.cache.scan import Scan
 from stager.config import SHARD_BYTES, STALL_S
 from stager.dispatch.memory_shards import Transients
 from stager.dispatch.pool import Pool, WorkerProcess
-from stager.errors import SourceBusy, StagerError
+from stager.dispatch.task import (
+    BuildDone,
+    BuildTask,
+    Lot,
+    MeasureTask,
+    Outcome,
+    Purpose,
+    ScanDone,
+    ScanTask,
+    Suspect,
+    Task,
+    TaskFailed,
+)
+from stager.errors import SourceBusy
 from stager.reader.index import is_failed, is_resident
 from stager.reader.record import DatasetSpec, manifest_path
-from stager.reader.values import Mask, Numbers, grown
+from stager.reader.values import Mask, grown
+from stager.scan.scan import Scan
+from stager.worker.messages import (
+    NOTHING_BUILT,
+    Answer,
+    BuildShard,
+    Built,
+    Failed,
+    KnownVersion,
+    ListPlace,
+    Progress,
+    Scanned,
+    ScanSource,
+    ShardBuilt,
+    ShardFile,
+)
 
 log = logging.getLogger("stager")
 
@@ -31,48 +57,6 @@ ROW_OVERHEAD_BYTES: Final = 512  # key, version, checksum, padding
 LMDB_PAGE_HEAD_BYTES: Final = 16  # a row that is larger than half a page has pages of its own
 SHARD_SAMPLES_MAX: Final = 4096
 SCAN_TRIES: Final = 3  # when workers die under it
-
-
-@dataclass(frozen=True, slots=True)
-class Lot:
-    """Samples that are to make one shard. `for_reader`: if they do not fit the budget, memory will do."""
-
-    dataset: Dataset
-    samples: Numbers
-    format: str
-    for_reader: bool = False
-    is_suspect: bool = False  # a worker died with this sample: now it is tried with nothing beside it
-    is_transient: bool = False  # to memory at once: the disk is full
-    distance: int = 0  # samples that the reader who waits for it reads before
-
-
-@dataclass(slots=True)
-class Task:
-    """A scan, or one shard. `job`: the id of the one that is scanned for, or planned by this shard."""
-
-    id: int
-    spec: DatasetSpec
-    job: int | None = None
-    dataset: Dataset | None = None  # None: a scan
-    samples: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    format: str = ""
-    shard: int = 0
-    path: Path | None = None  # None: only measured
-    reserved_bytes: int = 0
-    done: int = 0
-    for_reader: bool = False
-    is_transient: bool = False  # it goes to memory, not to the budget's disk
-    is_suspect: bool = False
-    tries: int = 1  # of a scan
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a task ended: with a result, or with an error that is nobody's single sample."""
-
-    task: Task
-    result: Mapping[str, Any]
-    error: StagerError | None = None
 
 
 class Tasks:
@@ -85,8 +69,8 @@ class Tasks:
         self.cache, self.transients, self.pool = cache, transients, pool
         self._can_relist = can_relist
         self._open: dict[int, Task] = {}
-        self._urgent: list[Lot] = []  # the nearest first
-        self._suspects: list[Lot] = []  # one sample each
+        self._urgent: list[tuple[int, Lot]] = []  # the nearest first
+        self._suspects: list[Suspect] = []
         self._scans_to_come: list[tuple[int, DatasetSpec, int]] = []  # for which job, and how often tried
         self._in_flight: dict[int, Mask] = {}  # data set id -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
@@ -107,154 +91,161 @@ class Tasks:
         """Give out the scans that can begin: of a data set one after the other."""
         for scan in list(self._scans_to_come):
             name = scan[1].name
-            if not any(task.dataset is None and task.spec.name == name for task in self._open.values()):
+            if not any(task.spec.name == name for task in self._scans()):
                 self._scans_to_come.remove(scan)
                 self._begin_scan(*scan)
 
     def _begin_scan(self, job: int, spec: DatasetSpec, tries: int) -> None:
-        self._last += 1
-        path = self.cache.scratch / f"scan-{os.getpid()}-{self._last}"  # an owner before us may have one
-        task = Task(self._last, spec, job, path=path, tries=tries)
-        name = spec.name
-        relist = self.cache.is_outgrown(name) and self._can_relist(name)
-        known = self.cache.known(name)
-        message: dict[str, Any] = {"kind": "scan", "path": str(path), "known": None}
+        number = self._next_number()
+        path = self.cache.scratch / f"scan-{os.getpid()}-{number}"  # an owner before us may have one
+        name, known = spec.name, self.cache.known(spec.name)
+        before = None
         if known is not None:
             manifest = manifest_path(known.directory, known.record.manifest, known.record.lineage)
-            message["known"] = {**_list_of(known), "manifest": str(manifest), "relist": relist}
-        self._send(task, message)
+            relist = self.cache.is_outgrown(name) and self._can_relist(name)
+            before = KnownVersion(_list_of(known), manifest, relist)
+        task = ScanTask(number, spec, job, Scan(path), tries)
+        self._send(task, ScanSource(task.id, spec, path, before))
 
-    def build(
-        self, lot: Lot, plan_of: int | None = None, is_transient: bool = False, is_measured: bool = False
-    ) -> None:
-        """Have one shard built; raise NoSpace if there is no room.
-
-        `plan_of`: the job whose plan waits for it. `is_measured`: nothing is written.
-        """
-        self._last += 1
+    def build(self, lot: Lot, plan_of: int | None = None) -> None:
+        """Have one shard built; raise NoSpace if there is no room. `plan_of`: whose plan waits for it."""
         dataset, samples = lot.dataset, lot.samples
-        task = Task(self._last, dataset.spec, plan_of, dataset, samples, lot.format)
-        task.for_reader, task.is_suspect, task.is_transient = lot.for_reader, lot.is_suspect, is_transient
-        message: dict[str, Any] = {
-            "kind": "build",
-            "manifest": dataset.record.manifest,
-            "list": _list_of(dataset),
-            "samples": samples.tolist(),
-            "format": lot.format,
-            "urgent": lot.for_reader,
-            "scratch": "",
-            "free_before": 0,
-            "room_bytes": 0,
-        }
-        if not is_measured:
-            task.reserved_bytes = message["room_bytes"] = self.bytes_for(dataset, len(samples), lot.format)
-            if is_transient:
-                self.transients.take(task.reserved_bytes, dataset, samples)
-            else:
-                self.cache.budget.take(task.reserved_bytes)
-                message["free_before"] = self.cache.budget.free_before(task.reserved_bytes)
-            task.shard, task.path = self.cache.next_shard(dataset, lot.format)
-            if is_transient:
-                task.path = self.transients.path_of(task.shard, lot.format)
-            message |= {"path": str(task.path), "scratch": str(self._scratch(task))}
-            self.in_flight(dataset)[samples] = True
-        self._send(task, message)
+        size_bytes = self.bytes_for(dataset, len(samples), lot.format)
+        shard, path = self.cache.next_shard(dataset, lot.format)
+        if lot.is_for_memory:
+            path = self.transients.path_of(shard, lot.format)
+            scratch = path.with_suffix(".scratch")  # a rename stays in one file system
+            file = ShardFile(path, scratch, size_bytes, free_before=0)
+            reservation = self.transients.take(size_bytes, dataset, samples)
+        else:
+            scratch = self.cache.scratch / f"shard-{shard:08x}"
+            file = ShardFile(path, scratch, size_bytes, self.cache.budget.free_before(size_bytes))
+            reservation = self.cache.budget.take(size_bytes)
+        task = BuildTask(self._next_number(), lot, shard, file, reservation, plan_of)
+        self.in_flight(dataset)[samples] = True
+        self._send(task, _build_message(task.id, lot, file))
 
-    def put_urgent(self, lot: Lot) -> None:
+    def measure(self, lot: Lot, plan_of: int) -> None:
+        """Have samples prepared for a job's plan, and nothing written."""
+        task = MeasureTask(self._next_number(), lot, plan_of)
+        self._send(task, _build_message(task.id, lot, None))
+
+    def _next_number(self) -> int:
+        self._last += 1
+        return self._last
+
+    def put_urgent(self, lot: Lot, distance: int = 0) -> None:
         """Samples that come before all jobs: a reader waits for them, or a dead worker had them.
 
         A reader has several batches under way, and asks for them in any order: the first is given out first.
+        `distance`: how many samples it reads before.
         """
-        insort(self._urgent, lot, key=lambda urgent: urgent.distance)
+        insort(self._urgent, (distance, lot), key=lambda urgent: urgent[0])
 
     def next_urgent(self) -> Lot | None:
         """The next urgent samples that are still missing and not in a task."""
-        return self._next(self._urgent)
+        while self._urgent:
+            _, lot = self._urgent.pop(0)
+            if (missing := self._missing(lot)) is not None:
+                return missing
+        return None
 
     def next_suspect(self) -> Lot | None:
         """The next sample that must be tried alone."""
-        return self._next(self._suspects)
+        while self._suspects:
+            if (missing := self._missing(self._suspects.pop(0))) is not None:
+                return missing
+        return None
 
     @property
     def must_wait(self) -> bool:
         """Whether nothing may be given out: a suspect is being tried, or will be once all others are done."""
-        tried = any(task.is_suspect for task in self._open.values())
+        tried = any(isinstance(task.lot, Suspect) for task in self._builds())
         return tried or bool(self._suspects and self._open)
 
-    def _next(self, waiting: list[Lot]) -> Lot | None:
-        while waiting:
-            lot = waiting.pop(0)
-            if not self.cache.is_open(lot.dataset):
-                continue  # nobody can wait for them any more
-            words = lot.dataset.index.words[lot.samples]
-            missing = ~is_resident(words) & ~is_failed(words)
-            missing &= ~self.in_flight(lot.dataset)[lot.samples]
-            if missing.any():
-                return replace(lot, samples=lot.samples[missing])
-        return None
+    def _missing(self, lot: Lot) -> Lot | None:
+        """What of a lot is neither there nor in a task, if anything is."""
+        if not self.cache.is_open(lot.dataset):
+            return None  # nobody can wait for them any more
+        words = lot.dataset.index.words[lot.samples]
+        missing = ~is_resident(words) & ~is_failed(words)
+        missing &= ~self.in_flight(lot.dataset)[lot.samples]
+        return replace(lot, samples=lot.samples[missing]) if missing.any() else None
 
     def may_adopt(self, scan: Scan, name: str) -> bool:
         """Whether a scan can become the newest version now: a list that is made anew must have no users."""
         return not len(scan.read_joins().moved) or self._can_relist(name)
 
-    def _send(self, task: Task, message: dict[str, Any]) -> None:
+    def _send(self, task: Task, message: ScanSource | BuildShard) -> None:
         self._open[task.id] = task
-        self.pool.send({"task": task.id, "dataset": task.spec.to_json(), **message})
+        self.pool.send(message)
 
     # Hearing of them
 
-    def answered(self, worker: WorkerProcess, message: Mapping[str, Any]) -> Outcome | None:
+    def answered(self, worker: WorkerProcess, message: Answer) -> Outcome | None:
         """Take a worker's message; a task that is over has an outcome."""
         worker.heard_at = self.cache.clock.now()
-        task = self._open.get(message["task"])
+        task = self._open.get(message.task)
         if task is None:
             return None
-        if message["kind"] == "progress":
-            task.done = message["done"]
+        if isinstance(message, Progress):
+            task.done = message.done
             return None
         worker.tasks.discard(task.id)
-        self._close(task)
-        if message["kind"] == "failed":
-            self._discard(task)
-            return Outcome(task, {}, errors.from_json(message))
-        if task.dataset is not None and message["samples"]:
-            self._row_bytes[task.dataset.id] = message["size_bytes"] / len(message["samples"])
-        return Outcome(task, message)
+        if isinstance(message, Failed):
+            self._abandon(task)
+            return TaskFailed(task, message.to_error())
+        if isinstance(task, ScanTask):
+            assert isinstance(message, Scanned)
+            self._close(task)
+            return ScanDone(task, message.left_out)
+        assert isinstance(message, ShardBuilt)
+        return self._built(task, message.built)
+
+    def _built(self, task: MeasureTask | BuildTask, built: Built) -> BuildDone:
+        self._close(task, built.size_bytes if built.samples else 0)
+        if built.samples:
+            self._row_bytes[task.lot.dataset.id] = built.size_bytes / len(built.samples)
+        return BuildDone(task, built)
 
     def worker_died(self, worker: WorkerProcess) -> list[Outcome]:
         """Its shards are built again in halves, until a sample that kills workers is alone and has failed."""
         self.pool.drop(worker)
-        outcomes = []
-        for task in self._take_from(worker):
-            log.warning("worker died dataset=%s samples=%d", task.spec.name, len(task.samples))
-            if task.dataset is None and task.job is not None and task.tries < SCAN_TRIES:
-                self.scan(task.job, task.spec, task.tries + 1)  # the worker had other tasks, too
-                continue
-            if task.dataset is None:
-                died = SourceBusy(
-                    f"{task.spec.source.url}: the scan's process died", hint="see the log; try again"
-                )
-                outcomes.append(Outcome(task, {}, died))
-                continue
-            failed = self._put_back(task, task.dataset) if task.path is not None else []
-            if failed or task.job is not None:
-                outcomes.append(Outcome(task, {**_EMPTY, "failed": failed}))
-        return outcomes
+        found = [self._died(task) for task in self._take_from(worker)]
+        return [outcome for outcome in found if outcome is not None]
 
-    def _put_back(self, task: Task, dataset: Dataset) -> list[tuple[int, str, str]]:
+    def _died(self, task: Task) -> Outcome | None:
+        """What a task that a dead worker had comes to. None: it is done again."""
+        if isinstance(task, ScanTask):
+            log.warning("worker died dataset=%s", task.spec.name)
+            if task.tries < SCAN_TRIES:
+                self.scan(task.job, task.spec, task.tries + 1)  # the worker had other tasks, too
+                return None
+            url = task.spec.source.url
+            return TaskFailed(
+                task, SourceBusy(f"{url}: the scan's process died", hint="see the log; try again")
+            )
+        log.warning("worker died dataset=%s samples=%d", task.spec.name, len(task.lot.samples))
+        failed = self._put_back(task.lot) if isinstance(task, BuildTask) else []
+        return (
+            BuildDone(task, replace(NOTHING_BUILT, failed=failed)) if failed or task.job is not None else None
+        )
+
+    def _put_back(self, lot: Lot) -> list[tuple[int, str, str]]:
         """Have the samples of a dead worker staged again, in halves; return those that failed for good."""
-        if len(task.samples) > 1:
-            for half in np.array_split(task.samples, 2):
-                self.put_urgent(Lot(dataset, half, task.format, task.for_reader))
+        purpose = Purpose.READ if lot.is_for_reader else Purpose.KEEP
+        if len(lot.samples) > 1:
+            for half in np.array_split(lot.samples, 2):
+                self.put_urgent(Lot(lot.dataset, half, lot.format, purpose))
             return []
-        if not task.is_suspect:  # the worker had other tasks, too: it may have been one of theirs
-            self._suspects.append(Lot(dataset, task.samples, task.format, task.for_reader, is_suspect=True))
+        if not isinstance(lot, Suspect):  # the worker had other tasks, too: it may have been one of theirs
+            self._suspects.append(Suspect(lot.dataset, lot.samples, lot.format, purpose))
             return []
-        return [(int(task.samples[0]), "crashed", "preparing it ended the worker")]
+        return [(int(lot.samples[0]), "crashed", "preparing it ended the worker")]
 
     def stalled(self) -> list[Outcome]:
         """Leave workers behind that have been silent for long: most likely they hang in their source."""
-        outcomes = []
+        outcomes: list[Outcome] = []
         for worker in list(self.pool.workers):
             if worker.tasks and self.cache.clock.now() - worker.heard_at > STALL_S:
                 self.pool.drop(worker)
@@ -263,38 +254,43 @@ class Tasks:
                         f"{task.spec.source.url}: no answer for {STALL_S:.0f} s",
                         hint="check the mount or the network, then run it again",
                     )
-                    outcomes.append(Outcome(task, {}, silent))
+                    outcomes.append(TaskFailed(task, silent))
         return outcomes
 
     def _take_from(self, worker: WorkerProcess) -> list[Task]:
         tasks = [self._open[number] for number in worker.tasks if number in self._open]
         worker.tasks.clear()
         for task in tasks:
-            self._close(task)
-            self._discard(task)
+            self._abandon(task)
         return tasks
 
-    def _close(self, task: Task) -> None:
+    def _close(self, task: Task, written_bytes: int = 0) -> None:
+        """A task is over, and has left a file of so many bytes, or none."""
         del self._open[task.id]
-        if task.dataset is not None and task.path is not None:
-            self.in_flight(task.dataset)[task.samples] = False
-            if task.is_transient:
-                self.transients.settle(task.reserved_bytes)
-            else:
-                self.cache.budget.settle(task.reserved_bytes, 0)
+        if isinstance(task, BuildTask):
+            self.in_flight(task.lot.dataset)[task.lot.samples] = False
+            task.reservation.charge(written_bytes) if written_bytes else task.reservation.release()
 
-    def _discard(self, task: Task) -> None:
-        """Remove what a task that came to nothing may have left, under either name."""
-        if task.path is not None:
-            self._scratch(task).unlink(missing_ok=True)
-            Scan(task.path).unlink() if task.dataset is None else task.path.unlink(missing_ok=True)
+    def _abandon(self, task: Task) -> None:
+        """Close a task that came to nothing, and remove what it may have left, under either name."""
+        self._close(task)
+        if isinstance(task, ScanTask):
+            task.scan.unlink()
+        elif isinstance(task, BuildTask):
+            task.file.scratch.unlink(missing_ok=True)
+            task.file.path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """End all workers; what they had under way is worth nothing."""
         self.pool.stop()
         for task in [*self._open.values()]:
-            self._close(task)
-            self._discard(task)
+            self._abandon(task)
+
+    def _scans(self) -> list[ScanTask]:
+        return [task for task in self._open.values() if isinstance(task, ScanTask)]
+
+    def _builds(self) -> list[MeasureTask | BuildTask]:
+        return [task for task in self._open.values() if not isinstance(task, ScanTask)]
 
     # Small facts
 
@@ -308,24 +304,23 @@ class Tasks:
 
     def datasets(self) -> set[int]:
         """The ids of data sets that have a task, or samples that wait for one."""
-        lots = (lot.dataset.id for lot in (*self._urgent, *self._suspects))
-        return {task.dataset.id for task in self._open.values() if task.dataset is not None} | set(lots)
+        lots = [*(lot for _, lot in self._urgent), *self._suspects, *(task.lot for task in self._builds())]
+        return {lot.dataset.id for lot in lots}
 
     def scanned(self, job: int) -> int:
         """Objects that the scan for a job has seen so far."""
-        scans = [task for task in self._open.values() if task.dataset is None and task.job == job]
-        return sum(task.done for task in scans)
+        return sum(task.done for task in self._scans() if task.job == job)
 
     def under_way(self, dataset: Dataset) -> int:
         """Samples that are prepared but whose shard is not complete."""
-        return sum(task.done for task in self._open.values() if task.dataset is dataset)
+        return sum(task.done for task in self._builds() if task.lot.dataset is dataset)
 
     def paths(self) -> set[Path]:
         """Files that may be there and that the catalog does not have."""
-        named = {task.path for task in self._open.values() if task.path is not None}
-        for path in [task.path for task in self._open.values() if task.dataset is None and task.path]:
-            named |= {Scan(path).segment, Scan(path).joins}
-        return named | {self._scratch(task) for task in self._open.values()}
+        scans = [task.scan for task in self._scans()]
+        files = [task.file for task in self._builds() if isinstance(task, BuildTask)]
+        paths = {path for scan in scans for path in (scan.path, scan.segment, scan.joins)}
+        return paths | {path for file in files for path in (file.path, file.scratch)}
 
     def mean_row_bytes(self, dataset: Dataset) -> float:
         return dataset.row_bytes or self._row_bytes.get(dataset.id, GUESS_ROW_BYTES)
@@ -352,25 +347,13 @@ class Tasks:
             row_bytes = -(-(row_bytes + LMDB_PAGE_HEAD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         return row_bytes + ROW_OVERHEAD_BYTES
 
-    def _scratch(self, task: Task) -> Path:
-        if task.is_transient and task.path is not None:
-            return task.path.with_suffix(".scratch")  # a rename stays in one file system
-        return self.cache.scratch / f"shard-{task.shard:08x}"
+
+def _build_message(number: int, lot: Lot, file: ShardFile | None) -> BuildShard:
+    dataset = lot.dataset
+    manifest, records = dataset.record.manifest, _list_of(dataset)
+    samples = lot.samples.tolist()
+    return BuildShard(number, dataset.spec, manifest, records, samples, lot.format, lot.is_for_reader, file)
 
 
-def _list_of(dataset: Dataset) -> dict[str, Any]:
-    """Where a worker finds a data set's samples."""
-    record = dataset.record
-    return {"directory": str(dataset.directory), "lineage": record.lineage, "segments": record.segments}
-
-
-_EMPTY: Final[dict[str, Any]] = {
-    "samples": [],
-    "failed": [],
-    "size_bytes": 0,
-    "size_squares": 0,
-    "reads": 0,
-    "read_bytes": 0,
-    "fetch_s": 0.0,
-    "prepare_s": 0.0,
-}
+def _list_of(dataset: Dataset) -> ListPlace:
+    return ListPlace(dataset.directory, dataset.record.lineage, tuple(dataset.record.segments))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from stager.cache.budget import say_bytes
 from stager.config import FETCHES_IN_FLIGHT
+from stager.worker.messages import Built
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Plan:
 
 
 def make_plan(
-    sample: Mapping[str, Any],
+    built: Built,
     *,
     source_sizes: npt.NDArray[np.int64],
     row_bytes: int | None,
@@ -59,10 +60,10 @@ def make_plan(
     threads: int,
 ) -> Plan:
     """The price of staging objects of these sizes, from what a worker told of a few of them."""
-    count, measured = len(source_sizes), len(sample["samples"])
-    sizes = (measured, sample.get("size_bytes", 0), sample.get("size_squares", 0))
+    count, measured = len(source_sizes), len(built.samples)
+    sizes = (measured, built.size_bytes, built.size_squares)
     staged_bytes = estimate_bytes(count, row_bytes, sizes)
-    seconds = estimate_seconds(count, measured, sample, workers=workers, threads=threads)
+    seconds = estimate_seconds(count, built, workers=workers, threads=threads)
     fits = staged_bytes.estimate <= room_bytes
     return Plan(count, count, int(source_sizes.sum()), staged_bytes, seconds, fits)
 
@@ -104,13 +105,11 @@ def estimate_bytes(samples: int, row_bytes: int | None, sizes: tuple[int, int, i
     return Estimate(samples * mean, samples * max(mean - spread, 0), samples * (mean + spread))
 
 
-def estimate_seconds(
-    samples: int, measured: int, sample: Mapping[str, Any], *, workers: int, threads: int
-) -> Estimate:
+def estimate_seconds(samples: int, built: Built, *, workers: int, threads: int) -> Estimate:
     """Time for `samples`, limited by the requests in flight or by the cores, whichever is slower."""
-    if not measured:
+    if not built.samples:
         return Estimate(0, 0, 0)
-    fetching = samples * sample["fetch_s"] / (FETCHES_IN_FLIGHT * workers)
-    preparing = samples * sample["prepare_s"] / (threads * workers)
+    fetching = samples * built.fetch_s / (FETCHES_IN_FLIGHT * workers)
+    preparing = samples * built.prepare_s / (threads * workers)
     best = max(fetching, preparing)
     return Estimate(best * 1.2, best, best * 2)  # the few ran on idle cores, so they are on the bright side

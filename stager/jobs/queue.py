@@ -1,19 +1,18 @@
 """The jobs of a cache: begun, planned, staged lot by lot, paused while there is no room, ended."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.cache.scan import Scan
 from stager.config import PLAN_SAMPLES, PLAN_SCAN_S
 from stager.dispatch.events import Beside
-from stager.dispatch.tasks import Lot, Tasks
+from stager.dispatch.task import Lot
+from stager.dispatch.tasks import Tasks
 from stager.errors import CacheError, StagerError, UsageError, known_error
 from stager.jobs.job import Job, Request
 from stager.jobs.plan import NOTHING_TO_DO, make_plan
@@ -22,6 +21,8 @@ from stager.reader.record import DatasetSpec
 from stager.reader.subset import Drawn, Subset, draw
 from stager.reader.values import Mask, Numbers, grown
 from stager.recipes import open_recipe
+from stager.scan.scan import Scan
+from stager.worker.messages import NOTHING_BUILT, Built
 
 log = logging.getLogger("stager")
 
@@ -152,10 +153,10 @@ class JobQueue:
 
     # Scan and plan
 
-    def scanned(self, job: Job, path: Path, result: Mapping[str, Any]) -> None:
+    def scanned(self, job: Job, scan: Scan, left_out: str) -> None:
         """A scan is done: the job's samples are known, and with them what is missing."""
-        scan, job.scanned = Scan(path), Scan(path).read_joins().samples
-        job.left_out = result.get("left_out", "")
+        job.scanned = scan.read_joins().samples
+        job.left_out = left_out
         if not job.scanned:  # a mount that is gone looks like this: what is staged of it stays
             scan.unlink()
             raise self._nothing_there(job.request.spec, job.left_out)
@@ -231,16 +232,16 @@ class JobQueue:
         picked = job.queue[places]
         picked = picked[~self._tasks.in_flight(dataset)[picked]]
         if len(picked):
-            is_measured = bool(job.request.stop_after)
-            self._tasks.build(Lot(dataset, picked, job.format), job.id, is_measured=is_measured)
+            stage = self._tasks.measure if job.request.stop_after else self._tasks.build
+            stage(Lot(dataset, picked, job.format), job.id)
         else:
-            self.planned(job, {"samples": []})  # another job stages them just now
+            self.planned(job, NOTHING_BUILT)  # another job stages them just now
 
-    def planned(self, job: Job, sample: Mapping[str, Any]) -> None:
+    def planned(self, job: Job, built: Built) -> None:
         """A few samples of a job are in: now its price can be told."""
         assert job.dataset is not None
         job.plan = make_plan(
-            sample,
+            built,
             source_sizes=job.dataset.records.values("size", job.queue),
             row_bytes=job.dataset.row_bytes,
             room_bytes=self.cache.budget.room_bytes(),

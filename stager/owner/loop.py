@@ -1,7 +1,7 @@
 """The one loop that owns all state: it hears of jobs, readers and workers, decides, and acts."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,6 @@ import numpy as np
 
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset, Failure
-from stager.cache.scan import Scan
 from stager.cache.verify import drop_bad_shards
 from stager.catalog.rows import ShardRow
 from stager.clock import Clock
@@ -19,7 +18,18 @@ from stager.dispatch.events import Beside, Events
 from stager.dispatch.memory_shards import Transients
 from stager.dispatch.pool import Pool, WorkerMessage, WorkerPool
 from stager.dispatch.sync import Durable, DurableQueue
-from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Lot, Outcome, Task, Tasks
+from stager.dispatch.task import (
+    BuildTask,
+    Lot,
+    MeasureTask,
+    Outcome,
+    Purpose,
+    ScanDone,
+    ScanTask,
+    Task,
+    TaskFailed,
+)
+from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Tasks
 from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
 from stager.eviction.evictor import Evictor
 from stager.jobs.job import Job
@@ -31,6 +41,7 @@ from stager.reader.values import Mask, Numbers
 from stager.sessions.leases import Leases
 from stager.sessions.session import NEAR_SAMPLES, Sessions
 from stager.sessions.waiting import WaitingReaders
+from stager.worker.messages import Built
 
 log = logging.getLogger("stager")
 
@@ -179,8 +190,8 @@ class Loop:
         each = min(each, self._tasks.shard_samples_max(dataset))
         for at in range(0, len(missing), each):
             part = missing[at : at + each]
-            lot = Lot(dataset, part, dataset.choose_format("auto")[0], for_reader=True)
-            self._tasks.put_urgent(replace(lot, distance=self.sessions.distance_to(dataset, part)))
+            lot = Lot(dataset, part, dataset.choose_format("auto")[0], Purpose.READ)
+            self._tasks.put_urgent(lot, self.sessions.distance_to(dataset, part))
         return self._waiting.add(dataset, reasons, wait_s)
 
     def pin_again(self, lost: Iterable[ShardRow]) -> None:
@@ -232,7 +243,7 @@ class Loop:
                 reach = max(REACH_MIN, int(REACH_PART * kept))
             samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
             if len(samples):
-                self._build(Lot(dataset, samples, dataset.choose_format("auto")[0], for_reader=True))
+                self._build(Lot(dataset, samples, dataset.choose_format("auto")[0], Purpose.READ))
                 return True
         if lot := self.jobs.next_lot() or self._next_hot():
             self._build(lot)
@@ -257,8 +268,8 @@ class Loop:
         """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
         fit = self._tasks.samples_that_fit(lot.dataset, len(lot.samples), lot.format)
         try:
-            if lot.is_transient or not lot.for_reader or fit == len(lot.samples):
-                self._tasks.build(lot, is_transient=lot.is_transient)
+            if lot.purpose is not Purpose.READ or fit == len(lot.samples):
+                self._tasks.build(lot)
                 return
             keep = self._evictor.make_room(
                 lot.dataset, lot.samples, self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
@@ -268,43 +279,43 @@ class Loop:
                 self._tasks.build(replace(lot, samples=keep))
             rest = np.setdiff1d(lot.samples, keep)
             if len(rest):
-                self._tasks.build(replace(lot, samples=rest), is_transient=True)
+                self._tasks.build(replace(lot, samples=rest, purpose=Purpose.MEMORY))
         except NoSpace as error:
-            if lot.for_reader:  # not even memory has room
+            if lot.is_for_reader:  # not even memory has room
                 self._give_up(lot.dataset, lot.samples, error)
             else:  # the disk was filled since we looked: what a job waits for it takes again
                 self.jobs.wait_for_room()
 
     def _ended(self, outcome: Outcome) -> None:
         """A task is over: its job, and everyone who waits for its samples, hears of it."""
-        task, job = outcome.task, self.jobs.find(outcome.task.job)
+        task = outcome.task
         try:
-            if outcome.error is not None:
+            if isinstance(outcome, TaskFailed):
                 raise outcome.error
-            if task.dataset is not None:
-                self._built(task, outcome.result)
-            elif task.path is not None:
-                self.jobs.scanned(job, task.path, outcome.result) if job else Scan(task.path).unlink()
+            if isinstance(outcome, ScanDone):
+                self._scanned(outcome.task, outcome.left_out)
+            else:
+                self._built(outcome.task, outcome.built)
         except Exception as caught:  # a bug that one job runs into must not end all others
-            error = known_error(caught, str(self.cache.directory))
-            if task.dataset is None and task.path is not None:
-                Scan(task.path).unlink()
             if not isinstance(caught, StagerError | OSError):
                 log.exception("task failed id=%d dataset=%s", task.id, task.spec.name)
-            if job is not None and not job.ended:
-                self.jobs.end(job, "failed", error)
-            if task.dataset is not None and isinstance(error, NoSpace) and not task.is_transient:
-                self._put_back(task, task.dataset)
-            elif task.dataset is not None:
-                self._give_up(task.dataset, task.samples, error)
+            self._failed(task, known_error(caught, str(self.cache.directory)))
 
-    def _put_back(self, task: Task, dataset: Dataset) -> None:
+    def _failed(self, task: Task, error: StagerError) -> None:
+        if (job := self.jobs.find(task.job)) is not None:
+            self.jobs.end(job, "failed", error)
+        if isinstance(task, ScanTask):
+            task.scan.unlink()
+        elif isinstance(error, NoSpace) and not task.lot.is_for_memory:
+            self._put_back(task.lot)
+        else:
+            self._give_up(task.lot.dataset, task.lot.samples, error)
+
+    def _put_back(self, lot: Lot) -> None:
         """The disk was fuller than we reckoned: jobs wait for room, readers get them through memory."""
         self.jobs.wait_for_room()
-        if task.for_reader:
-            self._tasks.put_urgent(
-                Lot(dataset, task.samples, task.format, for_reader=True, is_transient=True)
-            )
+        if lot.is_for_reader:
+            self._tasks.put_urgent(Lot(lot.dataset, lot.samples, lot.format, Purpose.MEMORY))
 
     def _give_up(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
         """These samples cannot be staged now, through no fault of theirs: end what needs them."""
@@ -314,35 +325,36 @@ class Loop:
         self.jobs.fail(dataset, samples, error)
         self._waiting.fail(dataset, samples, error)
 
-    def _built(self, task: Task, result: Mapping[str, Any]) -> None:
-        """A shard is complete under its final name (or was only measured)."""
-        dataset = task.dataset
-        assert dataset is not None
-        if task.path is not None:
-            staged = np.asarray(result["samples"], dtype=np.int64)
-            if len(staged):
-                self._publish(dataset, task, staged, result["size_bytes"])
-            failures = [Failure(*failed) for failed in result["failed"]]
+    def _scanned(self, task: ScanTask, left_out: str) -> None:
+        job = self.jobs.find(task.job)
+        self.jobs.scanned(job, task.scan, left_out) if job else task.scan.unlink()
+
+    def _built(self, task: MeasureTask | BuildTask, built: Built) -> None:
+        """A shard is complete under its final name, or was only measured."""
+        dataset = task.lot.dataset
+        if isinstance(task, BuildTask):
+            if built.samples:
+                self._publish(task, np.asarray(built.samples, dtype=np.int64), built.size_bytes)
+            failures = [Failure(*failed) for failed in built.failed]
             self.cache.record_failures(dataset, failures)
             self.jobs.left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
-        self.cache.catalog.count_origin(dataset.id, result["reads"], result["read_bytes"])
+        self.cache.catalog.count_origin(dataset.id, built.reads, built.read_bytes)
         if (job := self.jobs.find(task.job)) is not None:
-            self.jobs.planned(job, result)
+            self.jobs.planned(job, built)
 
-    def _publish(self, dataset: Dataset, task: Task, samples: Numbers, size_bytes: int) -> None:
+    def _publish(self, task: BuildTask, samples: Numbers, size_bytes: int) -> None:
         """Show a shard to the readers at once; make it durable right behind."""
-        row = ShardRow(task.shard, dataset.id, task.format, size_bytes, samples, False, self._clock.wall())
-        if task.is_transient:
+        dataset, wall = task.lot.dataset, self._clock.wall()
+        row = ShardRow(task.shard, dataset.id, task.lot.format, size_bytes, samples, False, wall)
+        if task.lot.is_for_memory:
             self._transients.publish(dataset, row)
             return
-        self.cache.budget.settle(0, row.bytes)
         row = self.cache.publish(dataset, row)
         self.jobs.left(dataset, samples[row.samples < 0], 1)  # they are kept elsewhere
         if np.any(row.samples >= 0):
             self._disk.add(dataset, row)
         else:
-            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
-            self.cache.budget.used_bytes -= row.bytes
+            self.cache.departures.take_back(dataset, row)
 
     def _durable(self, event: Durable) -> None:
         """Only now the shard counts as staged."""
@@ -359,8 +371,7 @@ class Loop:
             self.cache.record(dataset, replace(row, is_asked=is_asked, is_pinned=is_pinned))
             pins.difference_update(samples.tolist())
         except CacheError as error:
-            self.cache.departures.take_back(dataset, row, dataset.path_of(row))
-            self.cache.budget.used_bytes -= row.bytes
+            self.cache.departures.take_back(dataset, row)
             self._give_up(dataset, samples, error)
             return
         about = (dataset.name, row.number, len(samples), row.bytes)

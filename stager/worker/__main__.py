@@ -4,7 +4,6 @@ It owns no state, no lock and no socket: it can be killed at any moment, and die
 """
 
 import gc
-import json
 import logging
 import os
 import resource
@@ -12,17 +11,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from stager import recipes
 from stager.cache.budget import check_free
-from stager.cache.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.errors import known_error
 from stager.interfaces import LeftOut, Recipe, Scanning, Source
 from stager.layouts import open_layout, open_opener
@@ -31,10 +28,28 @@ from stager.reader.record import DatasetSpec
 from stager.reader.sample_list import SampleList
 from stager.reader.values import ObjectInfo, canonical_json
 from stager.recipes import check_ready, open_recipe
+from stager.scan.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.shards import FORMATS
 from stager.sources import open_source
 from stager.worker.build import PlaceInLine, build_shard
 from stager.worker.listing import SourceListing
+from stager.worker.messages import (
+    Answer,
+    BuildShard,
+    Failed,
+    FromWorker,
+    ListPlace,
+    Logged,
+    NativeTold,
+    OpenSource,
+    Progress,
+    Scanned,
+    ScanSource,
+    ShardBuilt,
+    ToWorker,
+    line_of,
+    read_by_worker,
+)
 from stager.worker.pools import Pools
 
 log = logging.getLogger(__name__)
@@ -54,102 +69,97 @@ class Worker:
         self._answers = answers
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Source, Recipe]] = {}
-        self._lists: dict[tuple[str, str], SampleList] = {}  # by directory and lineage
+        self._lists: dict[tuple[Path, str], SampleList] = {}  # by directory and lineage
         self._turn = PlaceInLine()  # of the last shard
         self._turn.leave()
         self.pools = Pools(prepare_threads, self._load)
 
-    def start(self, task: Mapping[str, Any]) -> None:
-        """Begin one task: scan, build, or open (a source that is likely to be asked for)."""
+    def start(self, message: ToWorker) -> None:
+        """Begin what the service asks for."""
         do: Callable[[], None]
-        if task["kind"] == "open":
-            do = partial(self._open_ahead, task)
-        elif task["kind"] == "scan":
-            do = partial(self._run, task, self._scan)
+        if isinstance(message, OpenSource):
+            do = partial(self._open_ahead, message)
+        elif isinstance(message, ScanSource):
+            do = partial(self._run, message.task, str(message.path), partial(self._scan, message))
         else:
             self._turn = PlaceInLine(self._turn)
-            do = partial(self._run, task, partial(self._build, self._turn))
+            path = str(message.file.path) if message.file else ""
+            do = partial(self._run, message.task, path, partial(self._build, message, self._turn))
         threading.Thread(target=do, daemon=True).start()
 
-    def _run(self, task: Mapping[str, Any], do: Callable[..., dict[str, Any]]) -> None:
-        """Do one task and answer: {"task", "kind": "done" | "failed", ...}."""
+    def _run(self, task: int, path: str, do: Callable[[], Answer]) -> None:
+        """Do one task and answer."""
         try:
-            result = do(task, DatasetSpec.from_json(task["dataset"]))
-            self.say({"task": task["task"], "kind": "done", **result})
+            self.say(do())
         except Exception as error:
-            told = known_error(error, task.get("path", ""))
-            about = {"error": type(told).__name__, "message": told.message, "hint": told.hint}
-            self.say({"task": task["task"], "kind": "failed", **about})
+            self.say(Failed.by(task, known_error(error, path)))
 
     def _load(self) -> None:
         load_libraries()
-        self.say({"kind": "native", "native": recipes.describe()})
+        self.say(NativeTold(recipes.describe()))
 
-    def _open_ahead(self, task: Mapping[str, Any]) -> None:
+    def _open_ahead(self, message: OpenSource) -> None:
         with suppress(Exception):  # the first task that needs it tells
-            self._opened(DatasetSpec.from_json(task["dataset"]))
+            self._opened(message.dataset)
 
-    def _scan(self, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
-        told = _ScanProgress(
-            lambda scanned: self.say({"task": task["task"], "kind": "progress", "done": scanned})
-        )
+    def _scan(self, task: ScanSource) -> Scanned:
+        told = _ScanProgress(lambda scanned: self.say(Progress(task.task, scanned)))
+        spec = task.dataset
         source, recipe = self._opened(spec)
         scanning, left_out = Scanning(told.went_on), LeftOut(recipe.takes)
         known = NOTHING_KNOWN
-        if before := task["known"]:
-            records = self._records(before)
-            newest = Manifest.open(Path(before["manifest"]), records)
-            known = Known(records, newest, before["relist"])
+        if before := task.known:
+            records = self._records(before.records)
+            known = Known(records, Manifest.open(before.manifest, records), before.relist)
         layout = open_layout(spec.layout, spec.options, recipe, left_out)
         listing = SourceListing(source, scanning, told.passed)
-        write_manifest(Path(task["path"]), layout, listing, known, told.scanned)
+        write_manifest(task.path, layout, listing, known, told.scanned)
         left_out.add(scanning.left_out)
         if line := left_out.line():
             log.warning("%s: %s", spec.name, line)
-        return {"left_out": line}
+        return Scanned(task.task, line)
 
-    def _build(self, turn: PlaceInLine, task: Mapping[str, Any], spec: DatasetSpec) -> dict[str, Any]:
-        began = time.perf_counter()
-        done, said_at = 0, began
+    def _build(self, task: BuildShard, turn: PlaceInLine) -> ShardBuilt:
+        done, said_at = 0, time.perf_counter()
 
         def progress(more: int) -> None:
             nonlocal done, said_at
             done += more
             if time.perf_counter() - said_at > PROGRESS_EVERY_S:
                 said_at = time.perf_counter()
-                self.say({"task": task["task"], "kind": "progress", "done": done})
+                self.say(Progress(task.task, done))
 
-        scratch = Path(task["scratch"]) if task["scratch"] else None
+        spec, file = task.dataset, task.file
         try:
             check_ready(spec.recipe)
             source, recipe = self._opened(spec)
-            if scratch is not None:
-                check_free(scratch.parent, task["free_before"])
+            if file is not None:
+                check_free(file.scratch.parent, file.free_before)
             built = build_shard(
-                scratch,
-                FORMATS[task["format"]],
+                file.scratch if file else None,
+                FORMATS[task.format],
                 spec.name,
                 source,
                 recipe,
                 open_opener(spec.layout, spec.options),
-                task["manifest"],
-                self._records(task["list"]),
-                task["samples"],
+                task.manifest,
+                self._records(task.records),
+                task.samples,
                 self.pools,
                 progress,
-                task.get("urgent", False),
+                task.is_urgent,
                 turn,
-                task["room_bytes"],
+                file.room_bytes if file else 0,
             )
-            if scratch is not None and built.samples:
-                scratch.replace(task["path"])
+            if file is not None and built.samples:
+                file.scratch.replace(file.path)
         except BaseException:
-            if scratch is not None:
-                scratch.unlink(missing_ok=True)
+            if file is not None:
+                file.scratch.unlink(missing_ok=True)
             raise
         finally:
             turn.leave()
-        return {**asdict(built), "seconds": time.perf_counter() - began}
+        return ShardBuilt(task.task, built)
 
     def _opened(self, spec: DatasetSpec) -> tuple[Source, Recipe]:
         name = canonical_json(spec.to_json())
@@ -157,18 +167,16 @@ class Worker:
             self._open[name] = open_source(spec.source), open_recipe(spec.recipe)
         return self._open[name]
 
-    def _records(self, told: Mapping[str, Any]) -> SampleList:
-        name = (told["directory"], told["lineage"])
+    def _records(self, place: ListPlace) -> SampleList:
+        name = (place.directory, place.lineage)
         known = self._lists.get(name)
-        if known is None or not set(told["segments"]) <= set(known.names):
-            known = self._lists[name] = SampleList.open(
-                Path(told["directory"]), told["lineage"], told["segments"]
-            )
+        if known is None or not set(place.segments) <= set(known.names):
+            known = self._lists[name] = SampleList.open(place.directory, place.lineage, place.segments)
         return known
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def say(self, message: FromWorker) -> None:
         with self._lock:
-            self._answers.write(json.dumps(message) + "\n")
+            self._answers.write(line_of(message))
             self._answers.flush()
 
 
@@ -212,7 +220,7 @@ class _ToOwner(logging.Handler):
         self._worker = worker
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._worker.say({"kind": "log", "level": record.levelno, "event": record.getMessage()})
+        self._worker.say(Logged(record.levelno, record.getMessage()))
 
 
 def main() -> None:
@@ -223,7 +231,7 @@ def main() -> None:
     worker = Worker(int(sys.argv[1]), answers)
     logging.basicConfig(handlers=[_ToOwner(worker)])
     for line in sys.stdin:
-        worker.start(json.loads(line))
+        worker.start(read_by_worker(line))
     os._exit(0)  # the owner is gone: what is under way is worth nothing
 
 

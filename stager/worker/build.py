@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -16,26 +15,13 @@ from stager.errors import SampleError, SourceBusy, SourceError
 from stager.interfaces import Data, Fetched, Opened, Opener, Recipe, ShardFormat, ShardWriter, Source
 from stager.reader.sample_list import SampleList
 from stager.reader.values import Part, Prepared, SampleInfo, ShardHeader, checksum_of
+from stager.worker.messages import Built
 from stager.worker.pools import Pools
 
 TELL_EVERY_S: Final = 1.0
 # Sources end each read. If one does not, we fall silent, and are given up.
 FETCH_PATIENCE_S: Final = 600.0  # without a sample more, of ordinary size
 SLOWEST_BYTES_PER_S: Final = 50_000  # a large object is waited for longer, whatever tries it takes
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """What came of one shard: the samples in it, in row order, and those that cannot be had."""
-
-    samples: list[int]
-    failed: list[tuple[int, str, str]]  # sample number, reason, detail
-    size_bytes: int
-    size_squares: int  # of the samples' sizes, for their spread
-    read_bytes: int
-    reads: int
-    fetch_s: float  # the median of one request
-    prepare_s: float  # the median of one sample: the first ones also load the decoders
 
 
 class PlaceInLine:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stager.cache.found import Found, find
 from stager.errors import CacheError
 from stager.interfaces import Layout, Listing
 from stager.reader.manifest import MANIFEST_FORMAT, PLACE, Manifest, attribute_column
@@ -23,6 +22,7 @@ from stager.reader.values import (
     Numbers,
     canonical_json,
 )
+from stager.scan.found import Found, find
 
 
 @dataclass(frozen=True, slots=True)
