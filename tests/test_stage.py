@@ -15,7 +15,7 @@ from stager.cache.scan import Scan
 from stager.errors import SampleError, SourceBusy
 from stager.interfaces import Fetched, Scanning
 from stager.reader.shards import open_shard
-from stager.reader.values import ObjectInfo
+from stager.reader.values import ObjectInfo, Part
 from stager.recipes import open_recipe
 from stager.shards import FORMATS, verify_shard
 from stager.worker.build import Built, Lanes, PlaceInLine, Pools, build_shard
@@ -34,8 +34,9 @@ class MemorySource:
         for key, data in self.objects.items():
             yield ObjectInfo(key, len(data), "v")
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
-        answer = self.failing.get(info.key) or memoryview(self.objects[info.key])
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
+        key = part.info.key
+        answer = self.failing.get(key) or memoryview(self.objects[key])
         threading.Thread(target=done, args=[answer]).start()
 
 
@@ -146,23 +147,23 @@ class HeldSource(MemorySource):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: SimpleQueue[tuple[ObjectInfo, Callable[[Fetched], None]]] = SimpleQueue()
+        self.held: SimpleQueue[tuple[Part, Callable[[Fetched], None]]] = SimpleQueue()
         self.lock = threading.Lock()
         self.bytes = self.most_bytes = self.asked = self.most = 0
         self.largest = max(map(len, self.objects.values()))
 
-    def start(self, info: ObjectInfo, done: Callable[[Fetched], None]) -> None:
+    def start(self, part: Part, done: Callable[[Fetched], None]) -> None:
         with self.lock:
-            self.asked, self.bytes = self.asked + 1, self.bytes + info.size
+            self.asked, self.bytes = self.asked + 1, self.bytes + part.size
             self.most, self.most_bytes = max(self.most, self.asked), max(self.most_bytes, self.bytes)
-        self.held.put((info, done))
+        self.held.put((part, done))
 
     def let_go(self) -> None:
         for _ in self.objects:
-            info, done = self.held.get()
+            part, done = self.held.get()
             with self.lock:
-                self.asked, self.bytes = self.asked - 1, self.bytes - info.size
-            done(memoryview(self.objects[info.key]))
+                self.asked, self.bytes = self.asked - 1, self.bytes - part.size
+            done(memoryview(self.objects[part.info.key]))
 
 
 def test_a_shard_is_fetched_when_those_before_it_are_whichever_thread_is_first(tmp_path: Path) -> None:
