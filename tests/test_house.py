@@ -265,6 +265,33 @@ def test_files_stay_short(path: Path) -> None:
     assert lines <= FILE_LINES_MAX, f"{name_of(path)} has {lines} lines: split it by noun"
 
 
+KNOWS_IMAGES = re.compile(r".{0,60}(?:image(?!net|folder|s/\{)|jpeg|pixel).{0,60}", re.IGNORECASE)
+MAY_KNOW_IMAGES = (
+    "stager/recipes/image/",
+    "clients/stager_client/augment/",
+    "stager/recipes/__init__.py",  # which registers it, as it does all others
+    "stager/reader/encodings.py",  # how a field is decoded that was stored as JPEG
+    "stager/catalog/catalog.py",  # what a reason was called before
+)
+
+
+@pytest.mark.parametrize("path", OUR_FILES, ids=name_of)
+def test_nothing_but_its_recipe_and_the_augmentations_knows_what_an_image_is(path: Path) -> None:
+    if not name_of(path).startswith(MAY_KNOW_IMAGES):
+        found = KNOWS_IMAGES.search(code_of(path))
+        assert found is None, f"{name_of(path)} knows of images: {found[0] if found else ''}"
+
+
+def code_of(path: Path) -> str:
+    """A file without its comments and docstrings, which may have examples."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            body[0] = ast.Pass()
+    return ast.unparse(tree)
+
+
 def test_one_version_is_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     newest = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from stager.errors import UsageError
 from stager.reader.values import Arrays, Field, Numbers, Shape
 from stager_client.ahead import Stopped
-from stager_client.augment.transforms import Augment, Chain, image_among
+from stager_client.augment.transforms import Augment, Chain, field_among
 from stager_client.buffers import BufferPool, Pin
 from stager_client.columns import Columns, is_padded, length_name, lengths_of, values_at
 from stager_client.samples import Reasons, StagedSamples
@@ -46,7 +46,7 @@ class Assembly:
         """With `augment_later` fields are as staged, and the caller augments one by the uniforms."""
         self._samples, self.columns = samples, columns
         self.shapes: dict[str, Shape] = {name: field.shape for name, field in columns.fields.items()}
-        self.augmented = image_among(columns.fields.values(), samples.name).name if augment else None
+        self.augmented = field_among(columns.fields.values(), samples.name).name if augment else None
         self.chain = Chain(augment, self.shapes[self.augmented]) if self.augmented else None
         self._chain_now = None if augment_later else self.chain
         if self._chain_now and self.augmented:

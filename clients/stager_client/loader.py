@@ -119,7 +119,7 @@ class BatchLoader:
             )
         if theirs[2] != ours[2]:
             raise UsageError(
-                "the state is of a run with another augment: the rest of its epoch would have other pixels",
+                "the state is of a run with another augment: the rest of its epoch would have other values",
                 hint="give the loader the augment of that run, with the same settings in the same order",
             )
         self.seed, self.epoch = int(state["seed"]), int(state["epoch"])

@@ -4,7 +4,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -286,7 +286,7 @@ class StagedSamples:
         what they are by default.
         """
         before = self._record.spec.recipe
-        changed = say_recipe_change(before, {**before, **settings.recipes.get(self.name, {})})
+        changed = say_recipe_change(before, _with_defaults(settings.recipes.get(self.name, {}), before))
         if changed:
             warnings.warn(
                 f"{self.name} is staged with another recipe than {settings.path} has ({changed}):"
@@ -312,6 +312,14 @@ class StagedSamples:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
+
+
+def _with_defaults(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's table, and for each of its tables of fields, with what is not given as it was before."""
+    return {**before} | {
+        key: _with_defaults(value, before.get(key, {})) if isinstance(value, Mapping) else value
+        for key, value in given.items()
+    }
 
 
 def _left_s(deadline: float) -> float:

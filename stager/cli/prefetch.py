@@ -68,7 +68,9 @@ def prefetch(
     shard_format: Annotated[str, typer.Option("--format", help="arrow, lmdb or auto.")] = "",
     resize: Annotated[int | None, typer.Option(help="With a URL: size of the shorter side.")] = None,
     crop: Annotated[int | None, typer.Option(help="With a URL: size of the centre crop.")] = None,
-    encode: Annotated[str | None, typer.Option(help="With a URL: raw or jpeg.")] = None,
+    encode: Annotated[
+        str | None, typer.Option(help="With a URL: how samples are stored; raw is the fastest.")
+    ] = None,
     endpoint_url: Annotated[str | None, typer.Option(help="With a URL: an S3 server other than AWS.")] = None,
     region: Annotated[str | None, typer.Option(help="With a URL: its region.")] = None,
     profile: Annotated[str | None, typer.Option(help="With a URL: a profile of ~/.aws.")] = None,

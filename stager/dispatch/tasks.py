@@ -32,7 +32,7 @@ from stager.dispatch.task import (
 from stager.errors import SourceBusy
 from stager.reader.index import is_failed, is_resident
 from stager.reader.record import DatasetSpec, manifest_path
-from stager.reader.values import Mask, grown
+from stager.reader.values import Mask, Numbers, grown
 from stager.scan.scan import Scan
 from stager.worker.messages import (
     NOTHING_BUILT,
@@ -171,6 +171,21 @@ class Tasks:
         missing = ~is_resident(words) & ~is_failed(words)
         missing &= ~self.in_flight(lot.dataset)[lot.samples]
         return replace(lot, samples=lot.samples[missing]) if missing.any() else None
+
+    def together(self, lot: Lot, is_wanted: Callable[[Numbers], Mask]) -> Lot:
+        """A lot with what shares an object with its samples and is wanted, too: that is fetched once."""
+        dataset = lot.dataset
+        if dataset.records.is_plain:
+            return lot
+        mates = np.setdiff1d(dataset.records.mates(lot.samples), lot.samples)
+        mates = mates[is_wanted(mates)]
+        more = self._missing(replace(lot, samples=mates)) if len(mates) else None
+        if more is None:
+            return lot
+        most = max(self.shard_samples_max(dataset), len(lot.samples))
+        samples = np.concatenate([lot.samples, more.samples])[:most]
+        fits = self.samples_that_fit(dataset, len(samples), lot.format)
+        return replace(lot, samples=samples) if fits == len(samples) else lot
 
     def may_adopt(self, scan: Scan, name: str) -> bool:
         """Whether a scan can become the newest version now: a list that is made anew must have no users."""

@@ -115,6 +115,10 @@ class Job:
         self.waiting = np.zeros(of, dtype=np.bool_)
         self.waiting[samples] = True
 
+    def is_waiting_for(self, samples: Numbers) -> Mask:
+        """Which of these samples it still waits for."""
+        return self.waiting[samples]
+
     def take(self, count: int, is_cared_for: Callable[[Numbers], Mask]) -> Numbers:
         """The next samples that are neither staged nor being staged by anyone; moves on.
 

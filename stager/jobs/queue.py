@@ -285,7 +285,7 @@ class JobQueue:
             samples = job.take(count, partial(self._is_cared_for, job.dataset))
             if len(samples):
                 job.shard_samples = min(job.shard_samples * 2, self._tasks.shard_samples_max(job.dataset))
-                return Lot(job.dataset, samples, job.format)
+                return self._tasks.together(Lot(job.dataset, samples, job.format), job.is_waiting_for)
         return None
 
     def _has_room(self, job: Job, dataset: Dataset) -> bool:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -229,8 +230,11 @@ class Loop:
         tasks = self._tasks
         if tasks.pool.free_slots() <= 0 or tasks.must_wait or len(self._disk) >= NOT_YET_DURABLE_MAX:
             return False
-        if lot := tasks.next_suspect() or tasks.next_urgent():
+        if lot := tasks.next_suspect():
             self._build(lot)
+            return True
+        if lot := tasks.next_urgent():
+            self._build(tasks.together(lot, partial(self.planned, lot.dataset)))
             return True
         for session in self.sessions.by_need():
             dataset = session.dataset
@@ -243,7 +247,8 @@ class Loop:
                 reach = max(REACH_MIN, int(REACH_PART * kept))
             samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
             if len(samples):
-                self._build(Lot(dataset, samples, dataset.choose_format("auto")[0], Purpose.READ))
+                lot = Lot(dataset, samples, dataset.choose_format("auto")[0], Purpose.READ)
+                self._build(tasks.together(lot, partial(self.planned, dataset)))
                 return True
         if lot := self.jobs.next_lot() or self._next_hot():
             self._build(lot)

@@ -19,7 +19,7 @@ class FieldsRecipe:
         for name in self._recipes:
             if name in COLUMNS or not name.isidentifier():
                 raise UsageError(
-                    f"a field cannot be called {name!r}", hint="use a name such as image or mask"
+                    f"a field cannot be called {name!r}", hint="use a name such as depth or mask"
                 )
 
     @cached_property

@@ -264,7 +264,7 @@ class Chain:
             image = room
 
 
-def image_among(fields: Iterable[Field], dataset: str) -> Field:
+def field_among(fields: Iterable[Field], dataset: str) -> Field:
     """The field that is augmented: the only image. Two would have to be changed alike, as image and mask."""
     images = [field for field in fields if field.axes == "HWC"]
     if [(field.dtype, len(field.shape)) for field in images] != [("uint8", 3)]:

@@ -1,0 +1,183 @@
+"""Tables and arrays end to end: a CSV with paths, labels and attributes, read by the clients."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from torch.utils.data import DataLoader
+
+from running import Place
+from stager.errors import UsageError
+from stager_client.numpy import StagedArrays
+from stager_client.torch import StagedDataset, StagedLoader
+
+COUNT = 24
+CONFIG = """
+[datasets.scans]
+source = "{root}"
+layout = "table"
+table = "rows.csv"
+label = "phase"
+[datasets.scans.recipe.left]
+kind = "array"
+path = "left/{{name}}.npy"
+dtype = "float32"
+shape = [4, 6]
+[datasets.scans.recipe.right]
+kind = "array"
+path = "right/{{pair}}.npy"
+dtype = "uint16"
+shape = [-1, 2]
+batch = "ragged"
+
+[datasets.rows]
+source = "{root}"
+layout = "table"
+table = "packed.csv"
+label = "phase"
+at = "row"
+[datasets.rows.recipe]
+kind = "array"
+dtype = "int32"
+shape = [5]
+"""
+
+
+def left(at: int) -> npt.NDArray[np.float32]:
+    return np.arange(24, dtype=np.float32).reshape(4, 6) + 100 * at
+
+
+def right(pair: int) -> npt.NDArray[np.uint16]:
+    return np.arange(2 * (pair + 1), dtype=np.uint16).reshape(-1, 2) + 10 * pair
+
+
+def save(path: Path, array: npt.NDArray[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    path.write_bytes(file.getvalue())
+
+
+def write_table(root: Path, moved: int | None = None) -> None:
+    """A row each: a name, one of eight pairs, a phase, a fold, a note. `moved`: that row has another pair."""
+    rows = [
+        f"{at},{(at + (at == moved)) % 8},{'early' if at % 3 else 'late'},{at % 4}," for at in range(COUNT)
+    ]
+    (root / "rows.csv").write_text("name,pair,phase,fold,note\n" + "\n".join(rows) + "\n")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    root = tmp_path / "source"
+    for at in range(COUNT):
+        save(root / "left" / f"{at}.npy", left(at))
+    for pair in range(8):
+        save(root / "right" / f"{pair}.npy", right(pair))
+    for number in range(2):
+        save(root / f"pack{number}.npy", np.arange(60, dtype=np.int32).reshape(12, 5) + 1000 * number)
+    packed = [f"pack{at // 12}.npy,{at % 12},p{at % 2}" for at in range(24)]
+    (root / "packed.csv").write_text("file,row,phase\n" + "\n".join(packed) + "\n")
+    write_table(root)
+    place = Place(tmp_path).configure(CONFIG.format(root=root))
+    monkeypatch.setenv("STAGER_CONFIG", str(place.config))
+    return place
+
+
+def told(place: Place, *arguments: str) -> Any:
+    done = place.run(*arguments, "--json")
+    assert done.returncode in (0, 3), done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_table_is_staged_with_every_object_fetched_once(place: Place) -> None:
+    done = told(place, "prefetch", "scans")
+    assert (done["staged"], done["failed"]) == (COUNT, 0)
+    row = told(place, "stats")["datasets"]["scans"]
+    assert row["origin_reads"] == COUNT + 8, "eight objects are shared by three samples each"
+
+
+@pytest.mark.parametrize("shard_format", ["arrow", "lmdb"])
+def test_torch_and_numpy_read_the_same_fields_attributes_and_labels(place: Place, shard_format: str) -> None:
+    told(place, "prefetch", "scans", "--format", shard_format)
+    data = StagedDataset("scans")
+    assert data.classes == ["early", "late"]
+    for position in range(COUNT):
+        fields, label = data[position]
+        at = int(fields["left"][0, 0]) // 100
+        np.testing.assert_array_equal(fields["left"].numpy(), left(at))
+        np.testing.assert_array_equal(fields["right"].numpy(), right(at % 8))
+        assert (int(fields["fold"]), data.classes[label]) == (at % 4, "early" if at % 3 else "late")
+    seen = []
+    for fields, labels in StagedLoader(data, 5, shuffle=True, seed=3):
+        for number in range(len(labels)):
+            at = int(fields["left"][number, 0, 0]) // 100
+            np.testing.assert_array_equal(fields["right"][number].numpy(), right(at % 8))
+            seen.append(at)
+    assert sorted(seen) == list(range(COUNT))
+    arrays = StagedArrays("scans", 5, shuffle=True, seed=3, columns=["left", "fold"])
+    order = []
+    for fields, _ in arrays:
+        assert list(fields) == ["left", "fold"]
+        order += (fields["left"][:, 0, 0] // 100).astype(int).tolist()
+        np.testing.assert_array_equal(fields["fold"], [at % 4 for at in order[-len(fields["fold"]) :]])
+    assert order == seen
+
+
+def test_folds_are_complements_that_share_what_is_staged(place: Place) -> None:
+    assert told(place, "prefetch", "scans", "--where", "fold != 1")["staged"] == 18
+    assert told(place, "prefetch", "scans", "--where", "fold = 1")["staged"] == 6
+    again = told(place, "prefetch", "scans")
+    assert (again["staged"], again["already"]) == (0, COUNT)
+    train, test = StagedDataset("scans", where="fold != 1"), StagedDataset("scans", where="fold = 1")
+    assert (len(train), len(test)) == (18, 6)
+    with pytest.raises(UsageError, match="'flod' is no column") as raised:
+        StagedDataset("scans", where="flod = 1")
+    assert "fold" in raised.value.hint
+
+
+def test_a_row_that_names_another_object_restages_one_sample(place: Place) -> None:
+    told(place, "prefetch", "scans")
+    write_table(Path(place.root) / "source", moved=5)
+    again = told(place, "prefetch", "scans")
+    assert (again["staged"], again["already"]) == (1, COUNT - 1)
+    found = {int(fields["left"][0, 0]) // 100: fields for fields, _ in StagedDataset("scans")}
+    np.testing.assert_array_equal(found[5]["right"].numpy(), right(6))
+
+
+def test_rows_of_one_array_are_samples_and_the_array_is_fetched_once(place: Place) -> None:
+    assert told(place, "prefetch", "rows")["staged"] == 24
+    row = told(place, "stats")["datasets"]["rows"]
+    assert row["origin_reads"] == 2
+    rows = sorted(array.tolist() for array, _ in StagedDataset("rows"))
+    assert rows == sorted(
+        (np.arange(60).reshape(12, 5) + 1000 * n)[r].tolist() for n in range(2) for r in range(12)
+    )
+
+
+def test_a_plain_data_loader_reads_a_table_with_workers_without_a_prefetch(place: Place) -> None:
+    with place.service():
+        data = StagedDataset("rows", timeout_s=60)
+        seen = [row for batch, _ in DataLoader(data, 4, num_workers=2) for row in batch.tolist()]
+    assert len(seen) == len({tuple(row) for row in seen}) == 24
+
+
+def test_a_sample_whose_array_is_of_another_kind_fails_alone(place: Place) -> None:
+    save(Path(place.root) / "source" / "left" / "7.npy", np.zeros((2, 2)))
+    done = told(place, "prefetch", "scans")
+    assert (done["staged"], done["failed"]) == (COUNT - 1, 1)
+    (failed,) = told(place, "ls", "--failed", "scans")
+    assert (failed["key"], failed["reason"]) == ("left/7.npy", "unknown_format")
+    assert "float64[2, 2]" in failed["detail"]
+
+
+def test_a_table_with_a_wrong_column_is_told_with_a_way_out(place: Place) -> None:
+    config = place.config.read_text()
+    place.config.write_text(config.replace('label = "phase"', 'label = "phse"', 1))
+    done = place.run("prefetch", "scans")
+    assert done.returncode == 2
+    assert "no column 'phse'" in done.stderr
+    assert "did you mean 'phase'?" in done.stderr
