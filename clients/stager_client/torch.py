@@ -212,7 +212,9 @@ def _tensors(field: Field | None, column: Column) -> Any:
 def _tensor(field: Field | None, array: npt.NDArray[Any]) -> torch.Tensor:
     """The array's memory as a tensor. Where it is HWC, channels come first; a batch is channels_last then."""
     tensor = torch.from_numpy(array)
-    return tensor.movedim(-1, -3) if field is not None and field.axes == "HWC" else tensor
+    if field is None or field.axes != "HWC":
+        return tensor
+    return tensor.permute(2, 0, 1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
 
 
 def _refuse_transforms(data: StagedDataset) -> None:
