@@ -17,7 +17,7 @@ from stager.catalog.rows import ShardRow
 from stager.config import load_config
 from stager.errors import UsageError, WaitTimeout
 from stager.reader.subset import Subset
-from stager.reader.values import Arrays
+from stager.reader.values import Arrays, Shapes, Windows
 from stager_client import samples
 from stager_client.loader import BatchLoader
 from stager_client.reader import Reader
@@ -59,6 +59,29 @@ def test_a_shard_that_goes_before_its_turn_is_missing_and_not_corrupt(cache: Cac
         cache.departures.evict([gone])
 
     assert reader.visit([0, 1], take) == ([1], [])
+
+
+def test_a_row_that_goes_before_its_part_is_chosen_is_missing_and_no_error(cache: Cache) -> None:
+    """A row that was punched has other shapes: what a cut says of them is not the user's mistake."""
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [0, 1])
+    reader = reader_of(dataset)
+    reader.visit([0, 1], lambda at, arrays: None)
+
+    def part(at: int, shapes: Shapes) -> Windows:
+        if at == 1:
+            cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test")
+            raise UsageError("it is too small")
+        return {"image": (slice(0, 1),)}
+
+    taken: list[tuple[int, ...]] = []
+    assert reader.visit([0, 1], lambda at, arrays: taken.append(arrays["image"].shape), None, part) == (
+        [1],
+        [],
+    )
+    assert taken == [(1, 2, 3)]
+    with pytest.raises(UsageError, match="too small"):
+        reader.visit([0], lambda at, arrays: None, None, lambda at, shapes: part(1, shapes))
 
 
 def flip(dataset: Dataset, row: ShardRow, sample: int) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fielded import stage_by_hand
 from making import image_folder
@@ -25,7 +27,7 @@ from stager_client.numpy import StagedArrays
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow", reason="TensorFlow has an environment of its own: make tensorflow")
 
-from stager_client.tensorflow import ITERATORS, as_dataset, staged_dataset  # noqa: E402
+from stager_client.tensorflow import ITERATORS, RandomCrop, as_dataset, staged_dataset  # noqa: E402
 
 SAMPLES, CLASSES = 60, 6
 Batch = tuple[Any, Any]
@@ -371,3 +373,31 @@ def test_the_iterators_that_end_at_exit_are_those_that_tensorflow_has() -> None:
     resource = weakref.ref(iterator._iterator_resource)
     vars(iterator).clear()
     assert resource() is None, told.format("it lives on though nothing is left in it")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ranks=st.sampled_from([(0, 1), (0, 2), (1, 2), (2, 3)]),
+    seed=st.integers(0, 3),
+    epoch=st.integers(0, 2),
+    batches=st.integers(0, 3),
+)
+def test_samples_cuts_and_order_are_numpys_also_after_a_resume(
+    place: Place, kind: str, ranks: tuple[int, int], seed: int, epoch: int, batches: int
+) -> None:
+    options: dict[str, Any] = {
+        "shuffle": True, "seed": seed, "rank": ranks[0], "world_size": ranks[1],
+        "columns": ["depth", "age"], "cut": RandomCrop((2, 3), fields=["depth"]),
+    }  # fmt: skip
+    whole = epoch_of(StagedArrays(f"pad-{kind}", 2, **options), epoch)
+    before = StagedArrays(f"pad-{kind}", 2, **options)
+    before.set_epoch(epoch)
+    first = list(as_dataset(before).take(batches))
+    after = StagedArrays(f"pad-{kind}", 2, **options)
+    after.load_state_dict(before.state_dict())
+    dataset = as_dataset(after)
+    assert dataset.element_spec[0]["depth"].shape.as_list() == [None, 2, 3]
+    found = [*first, *dataset]
+    for (mine, _), (theirs, _) in zip(found, whole, strict=True):
+        assert mine["age"].numpy().tolist() == theirs["age"].tolist()
+        assert np.array_equal(mine["depth"].numpy(), theirs["depth"])

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import UsageError
-from stager.reader.values import Arrays, Field, Numbers, Shape
+from stager.reader.cuts import Cut, draw_uniforms
+from stager.reader.values import Arrays, Field, Numbers, Shape, Shapes, Windows
 from stager_client.ahead import Stopped
 from stager_client.augment.transforms import Augment, Chain, field_among
 from stager_client.buffers import BufferPool, Pin
 from stager_client.columns import Columns, is_padded, length_name, lengths_of, values_at
+from stager_client.reader import Part
 from stager_client.samples import Reasons, StagedSamples
 
 Rows = list[npt.NDArray[Any]]  # of one field, an array a sample
@@ -39,13 +41,16 @@ class Assembly:
         samples: StagedSamples,
         batch_size: int,
         columns: Columns,
+        cut: Cut | None = None,
         augment: Sequence[Augment] = (),
         augment_later: bool = False,
         pin: Pin | None = None,
     ) -> None:
         """With `augment_later` fields are as staged, and the caller augments one by the uniforms."""
-        self._samples, self.columns = samples, columns
+        self._samples, self.columns, self.cut = samples, columns, cut
         self.shapes: dict[str, Shape] = {name: field.shape for name, field in columns.fields.items()}
+        if cut:
+            self.shapes = cut.shapes(self.shapes)
         self.augmented = field_among(columns.fields.values(), samples.name).name if augment else None
         self.chain = Chain(augment, self.shapes[self.augmented]) if self.augmented else None
         self._chain_now = None if augment_later else self.chain
@@ -65,16 +70,22 @@ class Assembly:
                     hint="name one of the two in columns",
                 )
 
-    def make(self, positions: Numbers, seed: int, epoch: int, stopped: threading.Event) -> Batch:
-        """The batch of the samples at these positions. Raise Stopped if nobody waits for it any more."""
+    def make(
+        self, positions: Numbers, draws: Numbers, seed: int, epoch: int, stopped: threading.Event
+    ) -> Batch:
+        """The batch of the samples at these positions. Raise Stopped if nobody waits for it any more.
+
+        `draws`: which reads of the epoch they are, of all ranks together.
+        """
         fields = {name: pool.take()[: len(positions)] for name, pool in self.pools.items()}
         uniforms: list[list[float]] = []
         if self.chain:
             uniforms = self.chain.uniforms(self._samples.key_hashes(positions), seed, epoch)
         columns: dict[str, Column] = {}
-        if self._varied or self._chain_now or not fields:
+        if self._varied or self._chain_now or self.cut or not fields:
+            part = self._cutting(self.cut, positions, draws, seed, epoch) if self.cut else None
             rows: dict[str, Rows] = {name: [np.empty(0)] * len(positions) for name in self._varied}
-            missed = self._visit(positions, uniforms, fields, rows, stopped)
+            missed = self._visit(positions, part, uniforms, fields, rows, stopped)
             if stopped.is_set():
                 raise Stopped  # some rows may not have come
             for name in self.shapes:
@@ -88,6 +99,7 @@ class Assembly:
     def _visit(
         self,
         positions: Numbers,
+        part: Part | None,
         uniforms: list[list[float]],
         fields: Arrays,
         rows: dict[str, Rows],
@@ -104,7 +116,20 @@ class Assembly:
                 else:
                     rows[name][at] = np.ascontiguousarray(array)
 
-        return self._samples.visit(positions, take, stopped, self.shapes)
+        return self._samples.visit(positions, take, stopped, self.shapes, part)
+
+    def _cutting(self, cut: Cut, positions: Numbers, draws: Numbers, seed: int, epoch: int) -> Part:
+        """Which part is taken of the sample at each place."""
+        uniforms = draw_uniforms(draws, seed, epoch, cut.numbers)
+
+        def part(at: int, shapes: Shapes) -> Windows:
+            try:
+                return cut.windows(uniforms[at], shapes)
+            except UsageError as error:
+                key = self._samples.key(int(positions[at]))
+                raise UsageError(f"{key} of {self._samples.name}: {error.message}", error.hint) from None
+
+        return part
 
     def _joined(self, name: str, rows: Rows, positions: Numbers) -> dict[str, Column]:
         """Rows that differ in shape, as their field says."""

@@ -9,6 +9,7 @@ from typing import Any, Final, TypedDict, TypeVar
 import numpy as np
 
 from stager.errors import UsageError
+from stager.reader.cuts import Cut
 from stager.reader.order import check_rank, epoch_order, rank_order
 from stager.reader.settings import ORDER_NUMBERS_MAX
 from stager.reader.values import Numbers, canonical_json, digest_of, pack_numbers
@@ -37,6 +38,7 @@ class LoaderOptions(TypedDict, total=False):
     augment: Sequence[Augment]
     order: Order | None
     columns: Sequence[str] | None
+    cut: Cut | None
 
 
 class BatchLoader:
@@ -56,6 +58,7 @@ class BatchLoader:
         augment: Sequence[Augment] = (),
         order: Order | None = None,
         columns: Sequence[str] | None = None,
+        cut: Cut | None = None,
         augment_later: bool = False,
         pin: Pin | None = None,
     ) -> None:
@@ -74,14 +77,15 @@ class BatchLoader:
         self.epoch = 0
         self._position = 0  # of the epoch, read by all ranks together
         self._resume_at = 0
-        self.assembly = Assembly(samples, batch_size, samples.choose(columns), augment, augment_later, pin)
+        chosen = samples.choose(columns)
+        self.assembly = Assembly(samples, batch_size, chosen, cut, augment, augment_later, pin)
         self._length = len(samples)  # of the epoch, in positions
         self._waited_s = self._transformed_s = self._computed_s = 0.0
         self._batches = 0
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return len(self._parts(0, self._order_of(self.epoch), *self.ranks))
+        return len(self._parts(0, len(self._order_of(self.epoch)), *self.ranks))
 
     @property
     def pools(self) -> dict[str, BufferPool]:
@@ -111,13 +115,18 @@ class BatchLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a loader was, on any number of ranks."""
         digests = str(state["digest"]), self._digest(int(state["epoch"]))
-        theirs, ours = (digest.partition("-") for digest in digests)
+        theirs, ours = ([*digest.split("-"), "", ""][:3] for digest in digests)
         if theirs[0] != ours[0]:
             raise UsageError(
                 "the state is of other data: the data set, its subset or shuffle differ",
                 hint="open the same subset of the same scan, with the same shuffle",
             )
         if theirs[2] != ours[2]:
+            raise UsageError(
+                "the state is of a run with another cut: the rest of its epoch would have other parts",
+                hint="give the loader the cut of that run, with the same settings",
+            )
+        if theirs[1] != ours[1]:
             raise UsageError(
                 "the state is of a run with another augment: the rest of its epoch would have other values",
                 hint="give the loader the augment of that run, with the same settings in the same order",
@@ -148,7 +157,7 @@ class BatchLoader:
         self._position = start
         rank, world_size = self._decide_ranks()
         order = self._order_of(self.epoch)
-        parts = deque(enumerate(self._parts(start, order, rank, world_size)))
+        parts = deque(enumerate(self._parts(start, len(order), rank, world_size)))
         session, way = self.samples.session, self._tell_order(start, order, rank, world_size)
         self._length = len(order)
         seed, epoch = self.seed, self.epoch  # of this iteration, whatever is set while it runs
@@ -157,10 +166,10 @@ class BatchLoader:
         stopped = threading.Event()
 
         def assemble(part: tuple[int, Numbers]) -> tuple[Made, int, Reasons]:
-            number, positions = part
-            batch = self.assembly.make(positions, seed, epoch, stopped)
-            session.has_read(way, number * self.batch_size, len(positions))
-            return make(batch), len(positions), batch.missed
+            number, draws = part
+            batch = self.assembly.make(order[draws], draws, seed, epoch, stopped)
+            session.has_read(way, number * self.batch_size, len(draws))
+            return make(batch), len(draws), batch.missed
 
         ahead = Ahead(assemble, self.threads, stopped)
         asked_at = time.perf_counter()
@@ -222,8 +231,10 @@ class BatchLoader:
                 ours = rank_order(read, at, rank, world_size, self.drop_last)[:room]
                 orders.append(self.samples.numbers[ours])
                 room -= len(ours)
+        cut = self.assembly.cut
         return self.samples.session.read_in_order(
             {
+                **({"cut": cut.to_json()} if cut else {}),
                 "own_orders": [pack_numbers(read) for read in orders],
                 **self.samples.version,
                 "manifest": self.samples.manifest_digest,
@@ -239,9 +250,9 @@ class BatchLoader:
             }
         )
 
-    def _parts(self, start: int, order: Numbers, rank: int, world_size: int) -> list[Numbers]:
-        """The positions of each batch of a rank, from `start` of the epoch on."""
-        mine = rank_order(order, start, rank, world_size, self.drop_last)
+    def _parts(self, start: int, length: int, rank: int, world_size: int) -> list[Numbers]:
+        """The draws of each batch of a rank, from `start` of the epoch on: places in the epoch's order."""
+        mine = rank_order(np.arange(length), start, rank, world_size, self.drop_last)
         whole = len(mine) - len(mine) % self.batch_size if self.drop_last else len(mine)
         return [mine[at : at + self.batch_size] for at in range(0, whole, self.batch_size)]
 
@@ -268,11 +279,12 @@ class BatchLoader:
         self.samples.session.add_computed(seconds)
 
     def _digest(self, epoch: int) -> str:
-        """Of the data and their order, and of the augmentation if there is one."""
+        """Of the data and their order, and of the augmentation and the cut if there are any."""
         about = canonical_json([self.samples.digest, self.shuffle]).encode()
         data = digest_of(about) if self._own_order is None else digest_of(about, self._order_of(epoch).data)
-        chain = self.assembly.chain
-        return f"{data}-{chain.digest}" if chain else data
+        chain, cut = self.assembly.chain, self.assembly.cut
+        cut_digest = digest_of(canonical_json(cut.to_json()).encode()) if cut else ""
+        return "-".join([data, chain.digest if chain else "", cut_digest]).rstrip("-")
 
 
 class Resumable:
@@ -292,7 +304,7 @@ class Resumable:
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where that loader was. Raise UsageError if it read other data, or augmented it otherwise."""
+        """Go on where that loader was. Raise UsageError if it read other data, or changed them otherwise."""
         self.loader.load_state_dict(state)
 
     def stats(self) -> dict[str, float]:

@@ -9,8 +9,11 @@ import numpy.typing as npt
 from stager.reader.order import check_rank
 from stager.reader.subset import Subset
 from stager_client.assembly import Batch
+from stager_client.cuts import RandomCrop
 from stager_client.loader import BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
+
+__all__ = ["RandomCrop", "StagedArrays"]
 
 
 class StagedArrays(Resumable):
@@ -18,7 +21,7 @@ class StagedArrays(Resumable):
 
     Of several fields, or with `columns`, they are ({name: values}, labels). Arrays are as they were staged:
     an image is NHWC. The options are StagedLoader's: shuffle, seed, order, drop_last, prefetch, threads,
-    augment, columns.
+    augment, columns, cut.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 

@@ -218,7 +218,9 @@ class Reader:
         arrays = shard.row(row, None if is_all else lambda shapes: dict.fromkeys(wanted, ()))
         if not is_checked:
             self._check(number, shard, row, word, arrays)
-        found: Arrays = {name: decode(self._fields[name], arrays[name]) for name in wanted}
+        found = arrays
+        if not self._is_raw or len(arrays) > len(wanted):
+            found = {name: decode(self._fields[name], arrays[name]) for name in wanted}
         if choose is None:
             return found
         windows = choose({name: array.shape for name, array in found.items()})

@@ -28,7 +28,7 @@ from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S, Settings, load
 from stager.reader.subset import Subset, draw
 from stager.reader.values import Arrays, Numbers, canonical_json, digest_of
 from stager_client.columns import Columns, Values, attribute_values, choose_columns
-from stager_client.reader import Batches, Corrupt, Missing, Reader
+from stager_client.reader import Batches, Corrupt, Missing, Part, Reader
 from stager_client.session import Session
 
 Take = Callable[[int, Arrays], None]
@@ -181,10 +181,12 @@ class StagedSamples:
         take: Take,
         stopped: threading.Event,
         names: Collection[str] | None = None,
+        part: Part | None = None,
     ) -> Reasons:
         """Give each sample to `take`. What is not resident is asked for, once for all, and waited for.
 
-        `names`: of the fields that are wanted; None: all. For none of them, nothing is read.
+        `names`: of the fields that are wanted; None: all. For none of them, nothing is read. `part`: and
+        which part of them, by a sample's place in `positions`.
         """
         if names is not None and not names:
             return {}
@@ -193,10 +195,11 @@ class StagedSamples:
 
         def look(places: list[int]) -> tuple[Missing, Corrupt]:
             wanted = [numbers[at] for at in places]
-            found = self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays), names)
+            placed = None if part is None else lambda at, shapes: part(places[at], shapes)
+            found = self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays), names, placed)
             return _placed(places, found)
 
-        return self._wait(samples, self.reader.visit(numbers, take, names), look, stopped)
+        return self._wait(samples, self.reader.visit(numbers, take, names, part), look, stopped)
 
     def _wait(
         self, samples: Numbers, found: tuple[Missing, Corrupt], look: Look, stopped: threading.Event

@@ -11,7 +11,10 @@ import tensorflow as tf
 from stager.reader.values import Shape
 from stager_client.assembly import Assembly, Rows
 from stager_client.columns import is_padded, length_name
+from stager_client.cuts import RandomCrop
 from stager_client.numpy import StagedArrays
+
+__all__ = ["RandomCrop", "as_dataset", "staged_dataset"]
 
 ITERATORS: Final = ("OwnedIterator", "OwnedMultiDeviceIterator")
 

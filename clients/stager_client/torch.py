@@ -18,10 +18,11 @@ from stager.reader.values import Arrays, Field, Numbers
 from stager_client.assembly import Batch, Column
 from stager_client.augment.torch import Normalise, augment_batch, can_augment
 from stager_client.columns import is_padded, length_name, lengths_of, values_at
+from stager_client.cuts import RandomCrop
 from stager_client.loader import BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
 
-__all__ = ["Normalise", "StagedDataset", "StagedLoader", "pin_for_cuda"]
+__all__ = ["Normalise", "RandomCrop", "StagedDataset", "StagedLoader", "pin_for_cuda"]
 
 Sample = tuple[Any, Any]  # a tensor, or what there is by name; and the label
 Transform = Callable[[Any], Any]
@@ -127,7 +128,8 @@ class StagedLoader(Resumable):
     The options: shuffle, seed, drop_last, prefetch, threads, columns. `order`, a function of the epoch, gives
     the positions to read instead: weighted, repeated, a fold. `augment` changes the image on its way into the
     batch, the same way on every run with this seed; `transform` gets the whole batch (the tensor, or the
-    dict), on the device: Normalise, or any callable. Batches are moved to the device ahead of use, and
+    dict), on the device: Normalise, or any callable. `cut` takes a part of each sample, another one at each
+    read. Batches are moved to the device ahead of use, and
     augmented there if it is not the CPU, unless `augment_on_device` says otherwise.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
@@ -210,7 +212,9 @@ def _tensors(field: Field | None, column: Column) -> Any:
 def _tensor(field: Field | None, array: npt.NDArray[Any]) -> torch.Tensor:
     """The array's memory as a tensor. Where it is HWC, channels come first; a batch is channels_last then."""
     tensor = torch.from_numpy(array)
-    return tensor.movedim(-1, -3) if field is not None and field.axes == "HWC" else tensor
+    if field is None or field.axes != "HWC":
+        return tensor
+    return tensor.permute(2, 0, 1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
 
 
 def _refuse_transforms(data: StagedDataset) -> None:

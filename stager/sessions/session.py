@@ -9,6 +9,7 @@ import numpy as np
 from stager.cache.dataset import Dataset
 from stager.clock import Clock
 from stager.errors import UsageError
+from stager.reader.cuts import Cut
 from stager.reader.index import is_failed, is_resident
 from stager.reader.manifest import Manifest
 from stager.reader.order import epoch_order, rank_order
@@ -45,6 +46,7 @@ class OrderRequest:
     start: int  # of the epoch, read by all ranks together before
     # Orders that no seed gives, of this epoch and of the next: the numbers of the samples that it reads.
     own_orders: tuple[Numbers, ...] = field(default=(), compare=False)
+    cut: Cut | None = None  # what it takes of each sample; None: all of it
 
     @property
     def job(self) -> tuple[Any, ...]:
@@ -89,7 +91,8 @@ class OpenSession:
         else:
             order = self._numbers
         start = 0 if epochs_ahead else reading.start
-        return rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
+        read = rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
+        return reading.cut.rows(read) if reading.cut else read
 
     def heard(self, position: int) -> Numbers:
         """It is alive, and this far; return the samples it has read since."""

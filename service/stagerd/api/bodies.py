@@ -128,6 +128,7 @@ class OrderBody(VersionBody):
         max_length=2,
         description="sample numbers that it reads in this epoch and the next, if no seed gives them",
     )
+    cut: dict[str, Any] | None = Field(None, description="what it takes of each sample, if not all of it")
 
 
 class PositionBody(Strict):

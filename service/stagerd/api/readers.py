@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from stager.cache.verify import problem_of
 from stager.errors import UsageError
 from stager.owner.owner import Owner
+from stager.reader.cuts import open_cut
 from stager.reader.settings import ORDER_NUMBERS_MAX
 from stager.reader.values import Numbers, unpack_numbers
 from stager.sessions.session import OpenSession, OrderRequest
@@ -62,7 +63,8 @@ def add_readers(routes: APIRouter, owner: Owner, users: Users, ask: Ask) -> None
             raise UsageError(
                 f"an order of one's own has at most {ORDER_NUMBERS_MAX:,} numbers", hint="tell its beginning"
             )
-        reading, user = OrderRequest(dataset=name, **{**told, "own_orders": orders}), user_of(request)
+        told |= {"own_orders": orders, "cut": None if body.cut is None else open_cut(body.cut)}
+        reading, user = OrderRequest(dataset=name, **told), user_of(request)
 
         def begin() -> Callable[[], OpenSession]:
             make = owner.readers.asked_to_read(reading)
