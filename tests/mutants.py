@@ -53,8 +53,10 @@ DEPARTURES = [
         "rows are punched before the catalog calls them dead",
         "stager/cache/departures.py",
         "        self._catalog.put_samples(left)\n        dataset.losses.add(reason, detail, samples)\n"
+        "        self._tell(dataset, samples)\n"
         "        return self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)\n",
         "        dataset.losses.add(reason, detail, samples)\n"
+        "        self._tell(dataset, samples)\n"
         "        freed = self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)\n"
         "        self._catalog.put_samples(left)\n"
         "        return freed\n",
@@ -103,6 +105,13 @@ DEPARTURES = [
         "            self._open[number].index.tell_gone()\n",
         "            pass\n",
         "tests/test_departures.py::test_readers_are_told_when_shards_have_gone_so_that_they_let_go_of_them",
+    ),
+    Mutant(
+        "sessions do not hear of shards that were evicted",
+        "stager/cache/departures.py",
+        "            self._tell(dataset, samples[left == 0])\n",
+        "",
+        "tests/test_departures.py::test_whoever_must_know_hears_of_samples_that_are_gone_whichever_way_they_go",
     ),
     Mutant(
         "a version that somebody reads is given back",

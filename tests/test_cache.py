@@ -321,6 +321,20 @@ def test_what_is_over_capacity_or_would_eat_the_reserve_is_refused(tmp_path: Pat
     cache.close()
 
 
+@pytest.mark.parametrize(
+    ("recipe", "chosen"),
+    [({"crop": 2}, "arrow"), ({"crop": 2, "encode": "jpeg"}, "lmdb"), ({"crop": 0}, "lmdb")],
+)
+def test_auto_is_arrow_for_rows_of_one_size_and_lmdb_where_they_differ(
+    tmp_path: Path, recipe: dict[str, object], chosen: str
+) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS, replace(SPEC, recipe=check_recipe({"kind": "image", "resize": 2, **recipe})))
+    assert dataset.choose_format("auto")[0] == chosen
+    assert [dataset.choose_format(name)[0] for name in FORMATS] == list(FORMATS)
+    cache.close()
+
+
 class CacheMachine(RuleBasedStateMachine):
     """Any order of staging, crashing, evicting, failing and re-scanning keeps the books straight."""
 

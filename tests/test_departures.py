@@ -14,7 +14,7 @@ from stager.cache import startup as sweep
 from stager.cache import unlinked as departed
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.cache.verify import check_books
+from stager.cache.verify import check_books, drop_bad_shards
 from stager.eviction.evictor import Evictor
 from stager.reader.index import IndexReader, Words, is_resident, shard_of
 from stager.recipes import check_recipe
@@ -186,3 +186,45 @@ def test_a_start_clears_an_index_that_nobody_has_before_it_removes_what_that_poi
     monkeypatch.setattr(Path, "unlink", look)
     Cache(config_of(tmp_path)).close()
     assert there == [False]
+
+
+def by_hand(cache: Cache, dataset: Dataset) -> None:
+    cache.departures.evict(cache.catalog.shards())
+
+
+def by_budget(cache: Cache, dataset: Dataset) -> None:
+    nothing = lambda dataset, samples: np.zeros(len(samples), dtype=np.bool_)  # noqa: E731
+    evictor = Evictor(cache, Sessions(cache.clock), lambda dataset: float(ROW_BYTES), nothing)
+    evictor.make_room(dataset, np.arange(6, 12), 0.0)
+
+
+def by_repair(cache: Cache, dataset: Dataset) -> None:
+    (row,) = cache.catalog.shards()
+    with dataset.path_of(row).open("r+b") as file:
+        file.write(b"not a shard")
+    assert drop_bad_shards(cache, dataset, np.asarray([4]))
+
+
+def by_a_scan(cache: Cache, dataset: Dataset) -> None:
+    scan(cache, dict.fromkeys(KEYS, "v2"), LARGE)
+    cache.departures.give_back_stale({}, ())
+
+
+def from_memory(cache: Cache, dataset: Dataset) -> None:
+    (row,) = cache.catalog.shards()
+    cache.catalog.remove_shards([row.number])
+    cache.departures.take_from_memory(dataset, row)
+
+
+@pytest.mark.parametrize("leave", [by_hand, by_budget, by_repair, by_a_scan, from_memory])
+def test_whoever_must_know_hears_of_samples_that_are_gone_whichever_way_they_go(
+    cache: Cache, leave: Callable[[Cache, Dataset], None]
+) -> None:
+    dataset = scan(cache, KEYS, LARGE)
+    stage(cache, dataset, [1, 2, 4])
+    heard: list[tuple[Dataset, list[int]]] = []
+    cache.departures.heard_by.append(lambda dataset, samples: heard.append((dataset, samples.tolist())))
+    leave(cache, dataset)
+    assert not is_resident(dataset.index.words).any()
+    assert sorted(number for _, samples in heard for number in samples) == [1, 2, 4]
+    assert all(known is dataset for known, _ in heard)

@@ -211,6 +211,21 @@ def test_what_a_session_has_passed_leaves_memory_though_the_clock_was_set_back(w
     assert not is_resident(dataset.index.words[[3]]).any()
 
 
+def test_what_is_evicted_by_hand_is_staged_again_for_a_session_that_is_still_to_read_it(world: World) -> None:
+    stage(world)
+    world.open_named("a")
+    world.begin_epoch()
+    while world.makes:
+        world.order_is_known()
+    (reader,) = world.readers
+    assert reader.order is not None
+    world.loop.step(0.0)  # all is resident, so staging is at the end of the order
+    world.owner.evict("a", Subset())
+    world.loop.step(0.0)
+    world.finish()
+    assert is_resident(world.cache.datasets["a"].index.words[reader.order]).all()
+
+
 def test_the_same_seed_is_the_same_world() -> None:
     assert run_seed(5, 60) == run_seed(5, 60)
 

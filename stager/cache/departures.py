@@ -5,7 +5,7 @@ cleared before its row goes, and safety never depends on knowing the readers.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,7 @@ class Departures:
     def __init__(self, catalog: Catalog, budget: Budget, opened: dict[int, Dataset], can_punch: bool) -> None:
         self._catalog, self._budget, self._open = catalog, budget, opened
         self.files = Departed(budget, can_punch)
+        self.heard_by: list[Callable[[Dataset, Numbers], None]] = []  # who must know of samples that are gone
         self._holes: dict[int, int] = {}  # bytes of a shard that were given back
 
     def evict(self, shards: Iterable[ShardRow], reason: str = "evicted", detail: str = "") -> int:
@@ -56,6 +57,7 @@ class Departures:
             left = words_of(self._catalog, dataset.id, dataset.count, others)[samples]
             dataset.index.publish(samples[left != 0], left[left != 0])
             dataset.losses.add(reason, detail, samples[left == 0])
+            self._tell(dataset, samples[left == 0])
         return self._remove(shards)
 
     def evict_samples(self, dataset: Dataset, samples: Numbers, reason: str, detail: str) -> int:
@@ -71,15 +73,25 @@ class Departures:
         left = [shard for shard in touched if np.any(shard.samples >= 0)]
         self._catalog.put_samples(left)
         dataset.losses.add(reason, detail, samples)
+        self._tell(dataset, samples)
         return self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)
 
     def take_back(self, dataset: Dataset, row: ShardRow) -> None:
-        """Take away a shard that is on the disk, and that the catalog does not have."""
+        """Take away a shard that is on the disk, and that the catalog does not have.
+
+        Nobody is told: a disk that fails would be given the same samples again and again. A reader that
+        comes to them asks for them.
+        """
         self._take_away(dataset, row, row.bytes)
 
-    def take_from_memory(self, dataset: Dataset, row: ShardRow) -> Numbers:
-        """Take away a shard that is in memory; return the samples that it was the place of."""
-        return self._take_away(dataset, row, 0)
+    def take_from_memory(self, dataset: Dataset, row: ShardRow) -> None:
+        """Take away a shard that is in memory."""
+        self._tell(dataset, self._take_away(dataset, row, 0))
+
+    def _tell(self, dataset: Dataset, samples: Numbers) -> None:
+        """These samples are gone. Every departure says so here, and nowhere else."""
+        for hear in self.heard_by:
+            hear(dataset, samples)
 
     def _take_away(self, dataset: Dataset, row: ShardRow, counted_bytes: int) -> Numbers:
         samples = self._clear(dataset, [row])

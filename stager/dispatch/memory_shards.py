@@ -111,6 +111,5 @@ class Transients:
     def _drop(self, shard: Transient) -> None:
         del self._shards[shard.row.number]
         self._cache.in_memory.discard(shard.row.number)
-        gone = self._cache.departures.take_from_memory(shard.dataset, shard.row)
+        self._cache.departures.take_from_memory(shard.dataset, shard.row)
         self.used_bytes -= shard.row.bytes
-        self._sessions.lost(shard.dataset, gone)

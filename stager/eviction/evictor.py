@@ -84,7 +84,6 @@ class Evictor:
             freed = self._cache.departures.evict_samples(
                 dataset, samples, "evicted", f"for samples of {winner.name} that are needed sooner"
             )
-            self._sessions.lost(dataset, samples)
             log.debug("evicted dataset=%s samples=%d bytes=%d", dataset.name, len(samples), freed)
 
     def _latest(self) -> Candidates:

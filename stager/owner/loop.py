@@ -73,6 +73,7 @@ class Loop:
         self.stopping = False
         self.events = Events()
         self.sessions = Sessions(self._clock)
+        cache.departures.heard_by.append(self.sessions.lost)
         self.leases = Leases(cache.catalog, self._clock)
         self._transients = Transients(cache, self.sessions)
         self._tasks = Tasks(cache, self._transients, make_pool(self.events, self._clock), self._can_relist)
