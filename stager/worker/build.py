@@ -58,8 +58,10 @@ class _Work:
         header: ShardHeader,
         progress: Callable[[int], None],
         is_urgent: bool,
+        is_plain: bool,
     ) -> None:
-        self._source, self._recipe, self._opener = source, recipe, opener
+        """`is_plain`: each sample is one whole object, which no other one needs."""
+        self._source, self._recipe, self._opener, self._is_plain = source, recipe, opener, is_plain
         self.numbers, self._tags, self.infos = numbers, tags, infos
         self._shard, self._header, self.progress, self.is_urgent = shard, header, progress, is_urgent
         # Lists and dicts: to append to one is safe in threads, `+=` is not.
@@ -76,17 +78,27 @@ class _Work:
 
     def _plan_parts(self) -> None:
         """What several samples need is fetched once for all of them."""
-        number_of: dict[Part, int] = {}
-        self._needs = [
-            tuple(number_of.setdefault(part, len(number_of)) for part in info.parts) for info in self.infos
-        ]
-        self.parts = list(number_of)
-        self._users: list[list[int]] = [[] for _ in self.parts]  # the samples that need a part
-        for at, needs in enumerate(self._needs):
-            for number in set(needs):
-                self._users[number].append(at)
+        count = len(self.infos)
+        self._needs: list[tuple[int, ...]]  # the parts of each sample, by their numbers
+        self._users: list[tuple[int, ...]]  # the samples that need a part
+        if self._is_plain:  # one whole object each: a part has the number of its sample
+            self.parts = [info.parts[0] for info in self.infos]
+            self._needs = self._users = [(at,) for at in range(count)]
+        else:
+            number_of: dict[Part, int] = {}
+            self._needs = [
+                tuple(number_of.setdefault(part, len(number_of)) for part in info.parts)
+                for info in self.infos
+            ]
+            self.parts = list(number_of)
+            users: list[list[int]] = [[] for _ in self.parts]
+            for at, needs in enumerate(self._needs):
+                for number in set(needs):
+                    users[number].append(at)
+            self._users = [tuple(of_one) for of_one in users]
+        self.sizes = [part.size for part in self.parts]
         self._missing = [len(set(needs)) for needs in self._needs]  # parts that a sample still lacks
-        self._left = [len(users) for users in self._users]  # samples that a part is still kept for
+        self._left = [len(of_one) for of_one in self._users]  # samples that a part is still kept for
         self._held: list[memoryview | None] = [None] * len(self.parts)
         self._opened: dict[int, _OpenedOnce] = {}
 
@@ -114,9 +126,15 @@ class _Work:
 
         self._source.start(part, fetched)
 
-    def arrived(self, number: int, fetched: Fetched) -> list[int]:
+    def arrived(self, number: int, fetched: Fetched) -> Sequence[int]:
         """A part is there, or cannot be had. Return the samples that have all they need now."""
         users = self._users[number]
+        if self._is_plain:  # nobody else has to do with it
+            if isinstance(fetched, memoryview):
+                self._held[number] = fetched
+            else:
+                self.errors[number] = _known(self, number, fetched)
+            return users
         with self._lock:
             if isinstance(fetched, memoryview):
                 self._held[number] = fetched
@@ -126,8 +144,8 @@ class _Work:
                     self.errors.setdefault(at, _known(self, at, fetched))
             return [at for at in users if not self._missing[at]]
 
-    def prepare(self, at: int) -> list[int]:
-        """Make one sample, unless it cannot be had. Return the parts that nobody needs any more."""
+    def prepare(self, at: int) -> int:
+        """Make one sample, unless it cannot be had. Return the bytes that nobody needs any more."""
         error: Exception | None = None
         if at not in self.errors:
             try:
@@ -145,15 +163,15 @@ class _Work:
             self.all_done.set()
         return free
 
-    def _let_go(self, at: int) -> list[int]:
-        """One sample less needs its parts. Those that were fetched and nobody needs any more are free."""
-        free = []
-        for number in set(self._needs[at]):
+    def _let_go(self, at: int) -> int:
+        """One sample less needs its parts. Return the bytes of those that nobody needs any more."""
+        free = 0
+        for number in self._needs[at] if self._is_plain else set(self._needs[at]):
             self._left[number] -= 1
             if not self._left[number] and self._held[number] is not None:
                 self._held[number] = None
                 self._opened.pop(number, None)
-                free.append(number)
+                free += self.sizes[number]
         return free
 
     def _make(self, at: int) -> None:
@@ -225,7 +243,8 @@ def build_shard(
         shard = path and stack.enter_context(shard_format.begin(path, header, len(samples), room_bytes))
         infos = records.infos(samples)
         tags = records.values("tag", np.asarray(samples, dtype=np.int64)).tolist()
-        work = _Work(source, recipe, opener, samples, tags, infos, shard or None, header, progress, is_urgent)
+        about = samples, tags, infos, shard or None, header, progress, is_urgent
+        work = _Work(source, recipe, opener, *about, records.is_plain)
         turn.wait()
         pools.begin(work, work.without_parts())
         turn.leave()

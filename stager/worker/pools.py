@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -49,17 +49,18 @@ class Work(Protocol):
 
     is_urgent: bool
     parts: list[Part]  # different ones, in the order in which they are needed
+    sizes: list[int]  # of the parts, in bytes
 
     def refusal(self, part: Part) -> Exception | None:
         """Why a part is not even asked for."""
 
     def fetch(self, part: Part, done: Callable[[Fetched], None]) -> None: ...
 
-    def arrived(self, number: int, fetched: Fetched) -> list[int]:
+    def arrived(self, number: int, fetched: Fetched) -> Sequence[int]:
         """A part is there, or cannot be had. Return the samples that have all they need now."""
 
-    def prepare(self, at: int) -> list[int]:
-        """Make one sample. Return the parts that nobody needs any more."""
+    def prepare(self, at: int) -> int:
+        """Make one sample. Return the bytes that nobody needs any more."""
 
 
 class Pools:
@@ -111,14 +112,13 @@ class Pools:
             if admitted is None:
                 return None
             work, number = admitted
-            part = work.parts[number]
-            self._bytes += part.size
+            self._bytes += work.sizes[number]
             self._fetches += 1
-            return work, number, part
+            return work, number, work.parts[number]
 
     def _has_room(self, item: tuple[Work, int]) -> bool:
         work, number = item
-        size = work.parts[number].size
+        size = work.sizes[number]
         return self._fetches < FETCHES_IN_FLIGHT and not (
             self._bytes and self._bytes + size > self._bytes_max
         )
@@ -131,10 +131,10 @@ class Pools:
         with self._lock:
             self._fetches -= 1
             if not isinstance(fetched, memoryview):
-                self._bytes -= work.parts[number].size
+                self._bytes -= work.sizes[number]
         self._can_prepare(work, work.arrived(number, fetched))
 
-    def _can_prepare(self, work: Work, samples: list[int]) -> None:
+    def _can_prepare(self, work: Work, samples: Sequence[int]) -> None:
         for at in samples:
             self._to_prepare.put((work, at), work.is_urgent)
 
@@ -145,6 +145,6 @@ class Pools:
             free = work.prepare(at)
             if free:
                 with self._lock:
-                    self._bytes -= sum(work.parts[number].size for number in free)
+                    self._bytes -= free
             self._fetch_more()
             del work
