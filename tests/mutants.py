@@ -539,14 +539,14 @@ BUDGET = [
         "stager/cache/budget.py",
         "        self._is_open = False\n",
         "",
-        "tests/test_reservation.py",
+        "tests/test_reservation.py::test_a_reservation_that_has_ended_does_not_end_again",
     ),
     Mutant(
         "what was written does not count",
         "stager/cache/budget.py",
         "        self._books.used_bytes += written_bytes\n",
         "",
-        "tests/test_reservation.py",
+        "tests/test_reservation.py::test_what_is_charged_is_used_as_it_was_written",
     ),
     Mutant(
         "a worker that dies keeps what it had",

@@ -82,20 +82,22 @@ class Departures:
         Nobody is told: a disk that fails would be given the same samples again and again. A reader that
         comes to them asks for them.
         """
-        self._take_away(dataset, row, row.bytes)
+        self._take_away(dataset, row)
+        self._budget.used_bytes -= row.bytes
 
     def take_from_memory(self, dataset: Dataset, row: ShardRow) -> None:
         """Take away a shard that is in memory."""
-        self._tell(dataset, self._take_away(dataset, row, 0))
+        self._tell(dataset, self._take_away(dataset, row))
 
     def _tell(self, dataset: Dataset, samples: Numbers) -> None:
         """These samples are gone. Every departure says so here, and nowhere else."""
         for hear in self.heard_by:
             hear(dataset, samples)
 
-    def _take_away(self, dataset: Dataset, row: ShardRow, counted_bytes: int) -> Numbers:
+    def _take_away(self, dataset: Dataset, row: ShardRow) -> Numbers:
+        """Clear the words of a shard and remove its file; return the samples that it was the place of."""
         samples = self._clear(dataset, [row])
-        self._remove_file(dataset.path_of(row), counted_bytes)
+        self._remove_file(dataset.path_of(row), 0)
         dataset.index.tell_gone()
         return samples
 
