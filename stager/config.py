@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stager.errors import ConfigError, UsageError, nearest
-from stager.layouts import check_layout
+from stager.layouts import LAYOUTS, check_layout
 from stager.reader.record import DatasetSpec, name_for_url
 from stager.reader.settings import cache_dir_in, check_known, read_config, socket_in, table_in, text_in
 from stager.reader.values import SourceSpec
@@ -159,6 +159,8 @@ def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
             f"{path}: {where} has no source", hint='add source = "s3://bucket/path" or a directory'
         )
     layout = text_in(path, f"{where}.layout", table.get("layout", "folder"))
+    if layout not in LAYOUTS:
+        raise ConfigError(f"{path}: {where}.layout is {layout!r}", hint=nearest(layout, LAYOUTS))
     anonymous = table.get("anonymous", False)
     if not isinstance(anonymous, bool):
         raise ConfigError(f"{path}: {where}.anonymous is {anonymous!r}", hint="use true or false")

@@ -82,13 +82,23 @@ def test_a_shard_is_punched_and_unlinked_when_neither_a_word_nor_the_catalog_has
     assert not path.exists()
 
 
-def test_a_sample_of_two_shards_stays_resident_when_one_of_them_goes(cache: Cache) -> None:
+def test_a_sample_of_two_shards_stays_resident_when_one_of_them_goes(tmp_path: Path) -> None:
+    """As after a lost catalog: both files have it, and the catalog that is made anew says so."""
+    cache = Cache(config_of(tmp_path))
     dataset = scan(cache, KEYS)
-    kept, gone = stage(cache, dataset, [1, 2]), stage(cache, dataset, [2, 3])
+    stage(cache, dataset, [1, 2])
+    stage(cache, dataset, [2, 3])
+    cache.close()
+    (cache.directory / "catalog.db").unlink()
+    cache = Cache(config_of(tmp_path))
+    dataset = cache.datasets["data"]
+    kept, gone = cache.catalog.shards()
+    assert (kept.samples.tolist(), gone.samples.tolist()) == ([1, 2], [2, 3])
     cache.departures.evict([gone])
     assert dataset.resident().tolist() == [1, 2]
     assert shard_of(dataset.index.words[[1, 2]]).tolist() == [kept.number] * 2
     assert check_books(cache, set()) == []
+    cache.close()
 
 
 def test_what_is_evicted_is_not_there_after_a_restart_either(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_threads_prepare_what_one_alone_does() -> None:
     images = [memoryview(data) for data in GOOD.values()]
     alone = [recipe.prepare([data], ())["image"] for data in images]
     with ThreadPoolExecutor(8) as pool:
-        together = pool.map(recipe.prepare, images * 5)
+        together = pool.map(lambda data: recipe.prepare([data], ()), images * 5)
         assert all(np.array_equal(got["image"], want) for got, want in zip(together, alone * 5, strict=True))
 
 

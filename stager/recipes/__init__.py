@@ -32,9 +32,13 @@ def open_recipe(spec: Mapping[str, Any]) -> Recipe:
 def check_recipe(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The one way to write this recipe: every key, with its default if it was not given."""
     if has_several(spec):
-        return {name: check_recipe(table) for name, table in spec.items()}
+        return {name: _check_one(table) for name, table in spec.items()}
+    return _check_one(spec)
+
+
+def _check_one(spec: Mapping[str, Any]) -> dict[str, Any]:
     kind = spec.get("kind", DEFAULT)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UsageError(f"recipe kind is {kind!r}", hint=nearest(str(kind), KINDS))
     return {"kind": kind, **KINDS[kind].check({key: spec[key] for key in spec if key != "kind"})}
 
