@@ -15,7 +15,7 @@ from stager_client.ahead import Stopped
 from stager_client.augment.transforms import Augment, Chain, field_among
 from stager_client.buffers import BufferPool, Pin
 from stager_client.columns import Columns, is_padded, length_name, lengths_of, values_at
-from stager_client.reader import Part
+from stager_client.reader import WindowsOf
 from stager_client.samples import Reasons, StagedSamples
 
 Rows = list[npt.NDArray[Any]]  # of one field, an array a sample
@@ -99,7 +99,7 @@ class Assembly:
     def _visit(
         self,
         positions: Numbers,
-        part: Part | None,
+        part: WindowsOf | None,
         uniforms: list[list[float]],
         fields: Arrays,
         rows: dict[str, Rows],
@@ -118,7 +118,7 @@ class Assembly:
 
         return self._samples.visit(positions, take, stopped, self.shapes, part)
 
-    def _cutting(self, cut: Cut, positions: Numbers, draws: Numbers, seed: int, epoch: int) -> Part:
+    def _cutting(self, cut: Cut, positions: Numbers, draws: Numbers, seed: int, epoch: int) -> WindowsOf:
         """Which part is taken of the sample at each place."""
         uniforms = draw_uniforms(draws, seed, epoch, cut.numbers)
 

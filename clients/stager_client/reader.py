@@ -39,7 +39,7 @@ KEPT_PART = 0.5  # of memory that is free or can be freed: a data set so large s
 FRESH_ROWS = 8  # are read together and then checked, while they are in the CPU's cache
 
 Batches = dict[str, npt.NDArray[Any]]  # of each field, a row for each sample
-Part = Callable[[int, Shapes], Windows]  # of the sample at a place: which part of its fields is wanted
+WindowsOf = Callable[[int, Shapes], Windows]  # of the sample at a place: which part of its fields is wanted
 Choose = Callable[[Shapes], Windows]  # the same of one sample
 
 
@@ -83,7 +83,7 @@ class Reader:
         numbers: Sequence[int],
         take: Callable[[int, Arrays], None],
         names: Collection[str] | None = None,
-        part: Part | None = None,
+        part: WindowsOf | None = None,
     ) -> tuple[Missing, Corrupt]:
         """Give each resident sample to `take`, with its place in `numbers`; return the others' places.
 

@@ -28,7 +28,7 @@ from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S, Settings, load
 from stager.reader.subset import Subset, draw
 from stager.reader.values import Arrays, Numbers, canonical_json, digest_of
 from stager_client.columns import Columns, Values, attribute_values, choose_columns
-from stager_client.reader import Batches, Corrupt, Missing, Part, Reader
+from stager_client.reader import Batches, Corrupt, Missing, Reader, WindowsOf
 from stager_client.session import Session
 
 Take = Callable[[int, Arrays], None]
@@ -181,7 +181,7 @@ class StagedSamples:
         take: Take,
         stopped: threading.Event,
         names: Collection[str] | None = None,
-        part: Part | None = None,
+        part: WindowsOf | None = None,
     ) -> Reasons:
         """Give each sample to `take`. What is not resident is asked for, once for all, and waited for.
 
