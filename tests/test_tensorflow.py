@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from running import Place
 from stager.reader.order import epoch_order
 from stager.reader.values import Field
 from stager_client.numpy import StagedArrays
+from tables import COUNT, left, right, tables_at
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow", reason="TensorFlow has an environment of its own: make tensorflow")
@@ -401,3 +403,24 @@ def test_samples_cuts_and_order_are_numpys_also_after_a_resume(
     for (mine, _), (theirs, _) in zip(found, whole, strict=True):
         assert mine["age"].numpy().tolist() == theirs["age"].tolist()
         assert np.array_equal(mine["depth"].numpy(), theirs["depth"])
+
+
+def test_a_table_is_read_as_it_was_staged_in_the_order_of_the_other_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tables_at(tmp_path)
+    monkeypatch.setenv("STAGER_CONFIG", str(place.config))
+    assert place.run("prefetch", "scans").returncode == 0
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "where": "fold != 1"}
+    seen = []
+    for fields, labels in staged_dataset("scans", 5, **options):
+        for number, first in enumerate(fields["left"][:, 0, 0].numpy().tolist()):
+            at = int(first) // 100
+            np.testing.assert_array_equal(fields["left"][number].numpy(), left(at))
+            np.testing.assert_array_equal(fields["right"][number].to_tensor().numpy(), right(at % 8))
+            assert int(fields["fold"][number]) == at % 4 != 1
+            assert int(labels[number]) == (at % 3 == 0)
+            seen.append(at)
+    assert sorted(seen) == [at for at in range(COUNT) if at % 4 != 1]
+    arrays = StagedArrays("scans", 5, **options)
+    assert seen == [int(first) // 100 for fields, _ in arrays for first in fields["left"][:, 0, 0]]
