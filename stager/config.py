@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stager.errors import ConfigError, UsageError, nearest
-from stager.layouts import LAYOUTS, check_layout
+from stager.layouts import LAYOUTS, OPTIONS, check_layout
 from stager.reader.record import DatasetSpec, name_for_url
 from stager.reader.settings import cache_dir_in, check_known, read_config, socket_in, table_in, text_in
 from stager.reader.values import SourceSpec
@@ -32,8 +32,7 @@ _TOP: Final = ("cache", "service", "datasets")
 _CACHE: Final = ("dir", "capacity", "reserve", "memory", "format")
 _SERVICE: Final = ("socket",)
 _ACCESS: Final = ("endpoint_url", "region", "profile", "anonymous")
-_LAYOUT: Final = ("table", "label", "split", "key", "at")  # options of layouts
-_DATASET: Final = ("source", "layout", "recipe", *_ACCESS, *_LAYOUT)
+_DATASET: Final = ("source", "layout", "recipe", *_ACCESS, *OPTIONS)
 _UNITS: Final = {
     "": 1,
     "KB": 10**3,
@@ -173,7 +172,7 @@ def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
             if key in table
         }
         url = source_url(text_in(path, f"{where}.source", table["source"]))
-        options = check_layout(layout, {key: table[key] for key in _LAYOUT if key in table})
+        options = check_layout(layout, {key: table[key] for key in OPTIONS if key in table})
         beside = path.absolute().parent / options.get("table", "")
         if beside.is_file():  # of this machine; else it is an object of the source
             options["table"] = str(beside)

@@ -117,6 +117,10 @@ class LayoutContract:
         assert len(again) == len(first)
         wanted = {entry.key: version(entry) for entry in self.entries(versions={key: "another"})}
         assert {info.key: info.version for info in records.infos(again.numbers)} == wanted
+        objects = records._segments[-1].objects
+        assert objects is None or len(objects) < len(self.objects), (
+            "objects of older samples are not repeated"
+        )
         parts = {entry.key: entry.parts for entry in self.entries(versions={key: "another"})}
         assert {info.key: info.parts for info in records.infos(again.numbers)} == parts
 

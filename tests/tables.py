@@ -16,17 +16,17 @@ source = "{root}"
 layout = "table"
 table = "rows.csv"
 label = "phase"
-[datasets.scans.recipe.left]
-kind = "array"
-path = "left/{{name}}.npy"
-dtype = "float32"
-shape = [4, 6]
 [datasets.scans.recipe.right]
 kind = "array"
 path = "right/{{pair}}.npy"
 dtype = "uint16"
 shape = [-1, 2]
 batch = "ragged"
+[datasets.scans.recipe.left]
+kind = "array"
+path = "left/{{name}}.npy"
+dtype = "float32"
+shape = [4, 6]
 
 [datasets.rows]
 source = "{root}"
@@ -38,6 +38,23 @@ at = "row"
 kind = "array"
 dtype = "int32"
 shape = [5]
+
+[datasets.both]
+source = "{root}"
+layout = "table"
+table = "packed.csv"
+label = "phase"
+at = "row"
+[datasets.both.recipe.a_row]
+kind = "array"
+path = "{{file}}"
+dtype = "int32"
+shape = [5]
+[datasets.both.recipe.b_whole]
+kind = "array"
+path = "left/{{row}}.npy"
+dtype = "float32"
+shape = [4, 6]
 """
 
 

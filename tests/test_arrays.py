@@ -97,14 +97,18 @@ class TestSeveralFields(RecipeContract):
 
     def good(self) -> Mapping[str, Given]:
         picture = memoryview(encode(natural(40, 50), "PNG"))
-        return {"both": ([picture, memoryview(npy(np.full((4, 4), 7, np.uint8)))], ())}
+        return {"both": ([memoryview(npy(np.full((4, 4), 7, np.uint8))), picture], ())}
 
     def bad(self) -> Mapping[str, Given]:
-        (picture, mask), _ = self.good()["both"]
-        return {"one of them": ([picture, memoryview(b"")], ()), "the other": ([mask, mask], ())}
+        (mask, picture), _ = self.good()["both"]
+        return {"one of them": ([memoryview(b""), picture], ()), "the other": ([mask, mask], ())}
 
-    def test_each_field_has_its_path(self) -> None:
-        assert self.recipe().needs(["name"]).paths == ("images/{name}.png", "masks/{name}.npy")
+    def test_each_field_has_its_path_in_the_order_of_their_names(self) -> None:
+        assert self.recipe().needs(["name"]).paths == ("masks/{name}.npy", "images/{name}.png")
+
+    def test_the_order_in_which_fields_are_written_makes_no_other_recipe(self) -> None:
+        turned = {name: self.spec[name] for name in reversed(self.spec)}
+        assert open_recipe(turned).digest == self.recipe().digest
 
     @pytest.mark.parametrize("name", ["key", "class", "two words", "1st"])
     def test_names_that_mean_something_else_are_refused(self, name: str) -> None:

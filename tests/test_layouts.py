@@ -13,13 +13,16 @@ from sets import manifest_at, table
 from stager.interfaces import LeftOut, Scanning
 from stager.reader.manifest import Manifest
 from stager.reader.values import ObjectInfo, Part
+from stager.recipes import open_recipe
 from stager.sources.directory import DirectorySource
 
 TWO_SPLITS = [f"{split}/{name}/1.jpg" for split in ("train", "val") for name in "ab"]
 
+IMAGES = open_recipe({"kind": "image"}).takes
+
 
 def told_of(tmp_path: Path, keys: Iterable[str]) -> tuple[Manifest, str]:
-    left_out = LeftOut()
+    left_out = LeftOut(IMAGES)
     infos = [ObjectInfo(key, 1, "v") for key in sorted(keys)]
     manifest = scanned(tmp_path / "m", infos, layout=folder_layout(left_out))
     return manifest, left_out.line()

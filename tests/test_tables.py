@@ -116,3 +116,26 @@ def test_a_table_with_a_wrong_column_is_told_with_a_way_out(place: Place) -> Non
     assert done.returncode == 2
     assert "no column 'phse'" in done.stderr
     assert "did you mean 'phase'?" in done.stderr
+
+
+def test_fields_in_any_order_are_one_recipe_after_a_restart_too(place: Place) -> None:
+    """What is recorded of a recipe has its fields sorted."""
+    told(place, "prefetch", "scans")
+    assert told(place, "prefetch", "scans")["already"] == COUNT
+    (row,) = told(place, "ls")
+    assert row["resident"] == COUNT
+    assert not list(place.cache.glob("catalog.broken-*"))
+
+
+def test_a_place_is_inside_of_the_first_part_and_the_others_are_whole(place: Place) -> None:
+    assert told(place, "prefetch", "both")["staged"] == 24
+    for fields, _ in StagedDataset("both"):
+        at = int(fields["a_row"][0]) % 1000 // 5
+        np.testing.assert_array_equal(fields["b_whole"].numpy(), left(at))
+
+
+def test_a_plan_counts_each_object_once(place: Place) -> None:
+    plan = told(place, "prefetch", "rows", "--plan")
+    sizes = [path.stat().st_size for path in (place.root / "source").glob("pack*.npy")]
+    assert (plan["samples"], plan["requests"], plan["source_bytes"]) == (24, 2, sum(sizes))
+    assert told(place, "prefetch", "scans", "--plan")["requests"] == COUNT + 8

@@ -417,7 +417,7 @@ def test_a_table_is_read_as_it_was_staged_in_the_order_of_the_other_clients(
         for number, first in enumerate(fields["left"][:, 0, 0].numpy().tolist()):
             at = int(first) // 100
             np.testing.assert_array_equal(fields["left"][number].numpy(), left(at))
-            np.testing.assert_array_equal(fields["right"][number].to_tensor().numpy(), right(at % 8))
+            np.testing.assert_array_equal(fields["right"][number].numpy(), right(at % 8))
             assert int(fields["fold"][number]) == at % 4 != 1
             assert int(labels[number]) == (at % 3 == 0)
             seen.append(at)

@@ -5,9 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from stager.cache.budget import say_bytes
 from stager.config import FETCHES_IN_FLIGHT
 from stager.worker.messages import Built
@@ -53,19 +50,19 @@ class Plan:
 def make_plan(
     built: Built,
     *,
-    source_sizes: npt.NDArray[np.int64],
+    samples: int,
+    cost: tuple[int, int],
     row_bytes: int | None,
     room_bytes: int,
     workers: int,
     threads: int,
 ) -> Plan:
-    """The price of staging objects of these sizes, from what a worker told of a few of them."""
-    count, measured = len(source_sizes), len(built.samples)
-    sizes = (measured, built.size_bytes, built.size_squares)
-    staged_bytes = estimate_bytes(count, row_bytes, sizes)
-    seconds = estimate_seconds(count, built, workers=workers, threads=threads)
+    """The price of staging samples that cost so many requests and bytes, from what was told of a few."""
+    sizes = (len(built.samples), built.size_bytes, built.size_squares)
+    staged_bytes = estimate_bytes(samples, row_bytes, sizes)
+    seconds = estimate_seconds(samples, built, workers=workers, threads=threads)
     fits = staged_bytes.estimate <= room_bytes
-    return Plan(count, count, int(source_sizes.sum()), staged_bytes, seconds, fits)
+    return Plan(samples, *cost, staged_bytes, seconds, fits)
 
 
 NOTHING_TO_DO = Plan(0, 0, 0, Estimate(0, 0, 0), Estimate(0, 0, 0), True)

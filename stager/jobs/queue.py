@@ -242,7 +242,8 @@ class JobQueue:
         assert job.dataset is not None
         job.plan = make_plan(
             built,
-            source_sizes=job.dataset.records.values("size", job.queue),
+            samples=len(job.queue),
+            cost=job.dataset.records.cost(job.queue),
             row_bytes=job.dataset.row_bytes,
             room_bytes=self.cache.budget.room_bytes(),
             workers=self._tasks.pool.size,

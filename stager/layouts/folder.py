@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from stager.interfaces import Entry, Folders, Kind, LeftOut, Listing
+from stager.layouts.kind import LayoutKind
 from stager.reader.values import Attribute, Part
 
 # How people call the folders of splits, in any case, and what the split is called then.
@@ -52,3 +53,8 @@ class FolderLayout:
         if flat:
             self._left_out.count("no_class", flat)
         return {path: (splits[path], path[1]) for path in known if len(path) == 2}
+
+
+FOLDER: Final = LayoutKind(
+    (), lambda options: {}, lambda options, recipe, left_out: FolderLayout(recipe.takes, left_out)
+)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from stager.errors import SampleError, UsageError, nearest
 from stager.interfaces import Entry, Folders, LeftOut, Listing, Needs, Opener
+from stager.layouts.kind import LayoutKind
 from stager.npy import parse_npy
 from stager.reader.predicate import COLUMNS
 from stager.reader.values import Attribute, ObjectInfo, Part
@@ -134,8 +135,6 @@ def opener_of(options: Mapping[str, Any]) -> Opener | None:
 def check_table(options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a table, checked."""
     for name, value in options.items():
-        if name not in OPTIONS:
-            raise UsageError(f"the layout table has no option {name!r}", hint=nearest(name, OPTIONS))
         if not isinstance(value, str) or not value:
             raise UsageError(f"{name} must be a text, not {value!r}", hint="put it in quotes")
     if "table" not in options:
@@ -200,3 +199,11 @@ def _type_of(values: Sequence[Any]) -> str:
     kinds = {type(value) for value in values} - {type(None)}
     names = {bool: "bool", int: "int64", float: "float64", str: "string"}
     return names[kinds.pop()] if kinds else "string"
+
+
+TABLE: Final = LayoutKind(
+    tuple(OPTIONS),
+    check_table,
+    lambda options, recipe, left_out: TableLayout(options, recipe.needs, left_out),
+    opener_of,
+)

@@ -109,6 +109,13 @@ class SampleList:
         objects = map(ObjectInfo, map(decode_key, keys), sizes, versions)
         return [SampleInfo(info.key, info.version, (Part(info),)) for info in objects]
 
+    def cost(self, numbers: Numbers) -> tuple[int, int]:
+        """How many requests it takes to have these samples, and how many bytes."""
+        if self.is_plain:
+            return len(numbers), int(self.values("size", numbers).sum())
+        parts = {part for info in self.infos(numbers) for part in info.parts}
+        return len(parts), sum(part.size for part in parts)
+
     def mates(self, numbers: Numbers) -> Numbers:
         """Those, and all samples that share an object with one of them, in rising order."""
         if self.is_plain or not len(numbers):

@@ -14,7 +14,9 @@ import xxhash
 
 Arrays = dict[str, npt.NDArray[Any]]
 Mask = npt.NDArray[np.bool_]  # which of some samples
-Numbers = npt.NDArray[np.int64]  # of samples: numbers for life (records.py), places in a manifest, positions
+Numbers = npt.NDArray[
+    np.int64
+]  # of samples: numbers for life (sample_list.py), places in a manifest, positions
 Starts = npt.NDArray[np.int64]  # of rows: their offsets in a file
 Shape = tuple[int | None, ...]  # None: that side varies from sample to sample
 Shapes = Mapping[str, Sequence[int]]  # of one sample's fields

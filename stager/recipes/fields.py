@@ -12,10 +12,13 @@ from stager.reader.values import Arrays, Field, canonical_json, digest_of
 
 
 class FieldsRecipe:
-    """Recipes of one field each, by the names of their fields. Parts and inputs come in the fields' order."""
+    """Recipes of one field each, by the names of their fields. Parts come in the fields' order.
+
+    That is the order of their names: what is recorded of a recipe does not keep another one.
+    """
 
     def __init__(self, recipes: Mapping[str, Recipe]) -> None:
-        self._recipes = dict(recipes)
+        self._recipes = {name: recipes[name] for name in sorted(recipes)}
         for name in self._recipes:
             if name in COLUMNS or not name.isidentifier():
                 raise UsageError(

@@ -135,7 +135,21 @@ def segment_of(samples: Found, is_new: npt.NDArray[np.bool_]) -> list[pa.Table]:
         return [added if places is None else added.take(places)]
     for name in PARTS.names:
         added = added.append_column(PARTS.field(name), samples.parts[name])
-    return [added if places is None else added.take(places), samples.objects]
+    if places is None:
+        return [added, samples.objects]
+    return _with_own_objects(added.take(places).combine_chunks(), samples.objects)
+
+
+def _with_own_objects(added: pa.Table, objects: pa.Table) -> list[pa.Table]:
+    """Records with the objects that they refer to, and no others."""
+    parts = added["parts"].chunk(0)
+    told = parts.flatten()
+    used, numbers = np.unique(told.field("object").to_numpy(), return_inverse=True)
+    columns = [pa.array(numbers.astype(np.int32)), told.field("start"), told.field("stop")]
+    struct = pa.StructArray.from_arrays(columns, ["object", "start", "stop"])
+    again = pa.ListArray.from_arrays(parts.offsets, struct)
+    at = added.schema.get_field_index("parts")
+    return [added.set_column(at, PARTS.field("parts"), again), objects.take(pa.array(used))]
 
 
 def match(table: pa.Table, records: SampleList) -> Numbers:

@@ -177,9 +177,9 @@ class _Work:
     def _make(self, at: int) -> None:
         began = time.perf_counter()
         info = self.infos[at]
-        arrays = self._recipe.prepare(
-            [self._data(number, info.at) for number in self._needs[at]], info.inputs
-        )
+        places = (info.at, *[None] * len(info.parts))  # a place is inside of the first part
+        data = [self._data(number, place) for number, place in zip(self._needs[at], places, strict=False)]
+        arrays = self._recipe.prepare(data, info.inputs)
         checksum = checksum_of(self._tags[at], self._header.recipe, self._header.fields, arrays)
         row = len(self.rows)
         if self._shard is not None:

@@ -171,17 +171,14 @@ class Failed(Message):
     """A task came to nothing, by an error that is nobody's single sample."""
 
     task: int
-    error: str  # its class in stager.errors
-    message: str
-    hint: str
+    error: Mapping[str, Any]  # as errors.to_json has it
 
     @classmethod
     def by(cls, task: int, error: StagerError) -> "Failed":
-        return cls(task, type(error).__name__, error.message, error.hint)
+        return cls(task, errors.to_json(error))
 
     def to_error(self) -> StagerError:
-        error: StagerError = getattr(errors, self.error)(self.message, self.hint)
-        return error
+        return errors.from_json(self.error)
 
 
 @dataclass(frozen=True, slots=True)
