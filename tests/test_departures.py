@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stager import recipes
 from stager.cache import cache as cache_module
 from stager.cache import departures
 from stager.cache import startup as sweep
@@ -17,6 +18,8 @@ from stager.cache.dataset import Dataset
 from stager.cache.verify import check_books, drop_bad_shards
 from stager.eviction.evictor import Evictor
 from stager.reader.index import IndexReader, Words, is_resident, shard_of
+from stager.reader.record import DatasetSpec
+from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
 from stager.sessions.session import Sessions
 from stager.shards import holes
@@ -238,3 +241,24 @@ def test_whoever_must_know_hears_of_samples_that_are_gone_whichever_way_they_go(
     assert not is_resident(dataset.index.words).any()
     assert sorted(number for _, samples in heard for number in samples) == [1, 2, 4]
     assert all(known is dataset for known, _ in heard)
+
+
+@pytest.mark.parametrize("change", ["its version", "its kind"])
+def test_a_recipe_that_is_not_ours_any_more_is_forgotten_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """As after an upgrade that gives other samples, or back to a version that does not know its kind."""
+    cache = Cache(config_of(tmp_path))
+    stage(cache, scan(cache, KEYS), [0, 1])
+    array = check_recipe({"kind": "array", "dtype": "uint8", "shape": [4, 4, 3]})
+    scan(cache, KEYS, DatasetSpec("other", SourceSpec("/elsewhere"), "folder", array))
+    cache.close()
+    if change == "its version":
+        monkeypatch.setattr("stager.recipes.array.VERSION", "array/2")
+    else:
+        monkeypatch.delitem(recipes.KINDS, "array")
+    cache = Cache(config_of(tmp_path))
+    assert list(cache.datasets) == ["data"]
+    assert cache.datasets["data"].resident().tolist() == [0, 1]
+    assert not list(cache.directory.glob("catalog.broken-*"))
+    cache.close()

@@ -37,7 +37,7 @@ from stager.catalog.database import DAMAGE, CatalogBroken
 from stager.catalog.rows import DatasetRow, ListRow, ShardRow
 from stager.clock import SYSTEM, Clock
 from stager.config import Config
-from stager.errors import REASONS, CacheError, UsageError, known_error, nearest
+from stager.errors import REASONS, CacheError, StagerError, UsageError, known_error, nearest
 from stager.reader.index import FAILED, is_damaged, is_failed, is_resident, pack_words, shard_of
 from stager.reader.manifest import Manifest
 from stager.reader.record import (
@@ -106,7 +106,7 @@ class Cache:
         manifests: dict[str, Manifest | None] = {row.name: self._read(row) for row in lists.values()}
         for row in self.catalog.datasets():
             manifest = manifests.get(row.name)
-            if manifest is None:
+            if manifest is None or not _is_known(row):
                 self.catalog.forget_dataset(row.id)  # it is scanned and staged anew when asked for
             else:
                 self._load(row, lists[row.name], manifest)
@@ -382,3 +382,15 @@ class Cache:
             shards = self.catalog.shards(dataset.id)
             words = words_of(self.catalog, dataset.id, dataset.count, shards)
             dataset.index.publish(damaged, words[damaged])
+
+
+def _is_known(row: DatasetRow) -> bool:
+    """Whether a recipe that is on record is still one of ours, and gives what it gave."""
+    try:
+        if open_recipe(json.loads(row.spec)["recipe"]).digest == row.recipe:
+            return True
+        problem = "its recipe gives other samples by now"
+    except StagerError as error:
+        problem = error.message
+    log.error("data set forgotten name=%s problem=%r", row.name, problem)
+    return False
