@@ -27,6 +27,7 @@ from running import Place
 from sets import ask_catalog, ended, manifest_at, origin_reads, shard_files, staged, table
 from stager.cache.cache import Cache
 from stager.config import load_config
+from stager.errors import SampleError, StagerError
 from stager.reader.encodings import decode
 from stager.reader.record import DatasetRecord
 from stager.reader.service import Service
@@ -209,6 +210,25 @@ def test_a_command_of_the_version_before_has_its_own_source_staged(place: Place)
     with place.service():
         service = Service(place.socket)
         assert ended(service, service.post("/jobs", body)["id"])["staged"] == 7
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "reason"),
+    [("not_an_image", SampleError, "unknown_format"), ("of_tomorrow", StagerError, None)],
+)
+def test_a_client_takes_the_reasons_of_a_service_of_another_version(
+    place: Place, monkeypatch: pytest.MonkeyPatch, told: str, kind: type[StagerError], reason: str | None
+) -> None:
+    data = StagedDataset("kept", classes=["class002"])
+
+    def post(self: Service, path: str, body: Any, *rest: Any) -> Any:
+        failed = [{"sample": number, "reason": told, "detail": "a text"} for number in body["samples"]]
+        return {"pending": [], "reasons": {}, "failed": failed}
+
+    monkeypatch.setattr(Service, "post", post)
+    with pytest.raises(StagerError, match=r"class002/.* of kept: a text") as caught:
+        data.__getitems__(range(6))
+    assert (type(caught.value), getattr(caught.value, "reason", None)) == (kind, reason)
 
 
 def test_a_job_that_the_version_before_left_undone_is_taken_up(place: Place) -> None:
