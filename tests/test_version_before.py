@@ -10,6 +10,7 @@ clients with their answers, and states of its loaders with what came after them.
 
 import hashlib
 import json
+import os
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -229,6 +230,31 @@ def test_a_client_takes_the_reasons_of_a_service_of_another_version(
     with pytest.raises(StagerError, match=r"class002/.* of kept: a text") as caught:
         data.__getitems__(range(6))
     assert (type(caught.value), getattr(caught.value, "reason", None)) == (kind, reason)
+
+
+def test_a_service_tells_a_waiting_client_of_the_version_before_no_reason_that_it_does_not_know(
+    place: Place,
+) -> None:
+    path = place.root / "pictures/class002/005.png"
+    about = path.stat()
+    path.write_bytes(b"a text".ljust(about.st_size))
+    os.utime(path, ns=(about.st_mtime_ns, about.st_mtime_ns))
+    told = []
+    post = Service.post
+
+    def listening(self: Service, *asked: Any) -> Any:
+        told.append(post(self, *asked))
+        return told[-1]
+
+    with place.service(), pytest.MonkeyPatch.context() as patch:
+        place.json("prefetch", "photos", "--classes", "class000,")  # from now on, the source is where it is
+        data = StagedDataset("photos", classes=["class002"])
+        patch.setattr(Service, "post", listening)
+        with pytest.raises(SampleError) as caught:
+            data[5]
+    assert caught.value.reason == "unknown_format"
+    reasons = [failed["reason"] for answer in told for failed in answer.get("failed", ())]
+    assert reasons == ["not_an_image"]
 
 
 def test_a_job_that_the_version_before_left_undone_is_taken_up(place: Place) -> None:
