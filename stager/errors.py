@@ -40,6 +40,7 @@ REASONS: Final[dict[str, bool]] = {
     "unreadable": True,  # the source failed while we read it
     "unprepared": True,  # this machine lacked what it takes: memory, most likely
 }
+REASONS_BEFORE: Final = {"not_an_image": "unknown_format"}  # as the version before called them
 
 DONE_IN_PART: Final = 3  # the exit code of what was done in part, or stopped by Ctrl-C
 
@@ -168,8 +169,10 @@ def to_json(error: StagerError) -> dict[str, Any]:
 def from_json(value: Mapping[str, Any]) -> StagerError:
     """The error that it was. Of a version that knows more than ours, it is a StagerError at least."""
     kind = KINDS.get(str(value.get("error")), StagerError)
-    if kind is SampleError and value.get("reason") not in REASONS:
-        kind = StagerError
+    if kind is SampleError:
+        reason = str(value.get("reason"))
+        reason = REASONS_BEFORE.get(reason, reason)
+        kind, value = (kind if reason in REASONS else StagerError), {**value, "reason": reason}
     return kind(**{name: str(value.get(name, "")) for name in ("message", "hint", *kind.more)})
 
 

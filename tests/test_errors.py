@@ -45,6 +45,7 @@ def test_what_a_kind_says_besides_is_all_that_it_keeps() -> None:
         {"error": "shown", "message": "m", "hint": "h"},  # a name of errors.py that is no error
         {"error": "SampleError", "message": "m", "hint": "h", "reason": "of_tomorrow"},
         {"error": "SampleError", "message": "m", "hint": "h"},
+        {"error": "SampleError", "message": "m", "hint": "h", "reason": ["corrupt"]},
         {"error": None, "message": "m", "hint": "h"},
         {"error": ["UsageError"], "message": "m", "hint": "h"},
     ],

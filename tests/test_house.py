@@ -271,7 +271,7 @@ MAY_KNOW_IMAGES = (
     "clients/stager_client/augment/",
     "stager/recipes/__init__.py",  # which registers it, as it does all others
     "stager/reader/encodings.py",  # how a field is decoded that was stored as JPEG
-    "stager/catalog/catalog.py",  # what a reason was called before
+    "stager/errors.py",  # what a reason was called before
 )
 
 

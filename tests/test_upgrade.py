@@ -1,4 +1,4 @@
-"""A cache directory as the version before left it: opened, with all that was staged, and nothing staged anew.
+"""A cache directory as version 1 left it: opened, with all that was staged, and nothing staged anew.
 
 golden/cache-v1.tar.gz was made by the last commit that wrote version 1, from /tmp/stager-kept/pictures:
 `crop = 64` as LMDB; `crop = 48` as Arrow; then one object removed, one changed, one added, and prefetched; a
@@ -51,6 +51,7 @@ def test_all_that_the_version_before_had_staged_is_resident_after_the_first_star
     rows = {row["recipe_digest"][:4]: row for row in place.json("ls")}
     assert {name: row["resident"] for name, row in rows.items()} == {"837b": 18, "191d": 17}
     assert rows["837b"] | {"is_current": True, "samples": 20, "failed": 1, "pinned": 17} == rows["837b"]
+    assert [row["reason"] for row in place.json("ls", "--failed", "kept")] == ["unknown_format"]
     assert place.json("verify")["problems"] == []
     now = staged(place, "kept")
     assert len(now) == 18

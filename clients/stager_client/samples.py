@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stager import errors
 from stager.errors import (
     CacheError,
     NoService,
-    SampleError,
     ShardCorrupt,
     StagerError,
     UsageError,
@@ -243,7 +243,9 @@ class StagedSamples:
                 away = None
                 for failed in answer["failed"]:
                     key = self.reader.records.key(failed["sample"])
-                    raise SampleError(failed["reason"], f"{key} of {self.name}: {failed['detail']}")
+                    message = f"{key} of {self.name}: {failed['detail']}"
+                    told = {"error": "SampleError", "reason": failed["reason"], "message": message}
+                    raise errors.from_json(told)  # the service may be of another version
             except NoService as error:
                 away = error
                 reason_of |= dict.fromkeys(wanted, "service_down")

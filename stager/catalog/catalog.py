@@ -13,13 +13,13 @@ from stager.catalog.counts import Counts
 from stager.catalog.database import Database, row_sum
 from stager.catalog.rows import DatasetRow, FailureRow, Holdings, LeaseRow, ListRow, LossRow, ShardRow
 from stager.clock import SYSTEM, Clock
+from stager.errors import REASONS_BEFORE
 from stager.reader.values import Numbers
 
 SHARD_NUMBERS_AHEAD: Final = 4096
 JOBS_KEPT: Final = 1000
 LOSSES_KEPT: Final = 1000
 _SHARD: Final = "is_pinned, created_at, is_asked, number, dataset, format, bytes, samples, sum"
-_REASONS_BEFORE: Final = {"not_an_image": "unknown_format"}  # as earlier versions called them
 GONE: Final = (
     0xFFFFFFFF  # a row of a shard that is dead: its sample was evicted, or is in no manifest any more
 )
@@ -256,7 +256,7 @@ class Catalog(Database):
             (dataset,),
         )
         return [
-            FailureRow(number, sample, key, _REASONS_BEFORE.get(reason, reason), str(detail), at)
+            FailureRow(number, sample, key, REASONS_BEFORE.get(reason, reason), str(detail), at)
             for key, detail, at, *summed in rows
             for number, sample, reason in [self._checked(summed)]
         ]

@@ -4,19 +4,21 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.errors import UsageError
+from stager.errors import REASONS_BEFORE, UsageError
 from stager.owner import meter
 from stager.owner.loop import Loop
 from stager.owner.meter import Report, Totals
 from stager.reader.index import is_resident, shard_of
 from stager.reader.values import Numbers
 from stager.sessions.session import OpenSession, OrderRequest
+
+_TOLD: Final = {now: before for before, now in REASONS_BEFORE.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,14 @@ class Readers:
         )
 
     def failed(self, version: Version, samples: Iterable[int]) -> list[dict[str, Any]]:
-        """Why samples cannot be had, of those that cannot."""
+        """Why samples cannot be had, of those that cannot.
+
+        In the words of version 1 of the API: a client of then ends at a reason that it does not know.
+        """
         dataset, wanted = self.opened(version), set(samples)
         rows = self._cache.catalog.failures(dataset.id) if wanted else []
         return [
-            {"sample": row.sample, "reason": row.reason, "detail": row.detail}
+            {"sample": row.sample, "reason": _TOLD.get(row.reason, row.reason), "detail": row.detail}
             for row in rows
             if row.sample in wanted
         ]
