@@ -76,6 +76,7 @@ RECIPES, CLIENTS = "stager/recipes/", "clients/stager_client/"
 THREADS = (
     *(
         "stager/worker/build.py",
+        "stager/worker/pools.py",
         "stager/worker/__main__.py",
         "stager/dispatch/pool.py",
         "stager/owner/loop.py",

@@ -159,7 +159,7 @@ class JobQueue:
         job.left_out = left_out
         if not job.scanned:  # a mount that is gone looks like this: what is staged of it stays
             scan.unlink()
-            raise self._nothing_there(job.request.spec, job.left_out)
+            raise self._nothing_there(job.request.spec)
         if not self.cache.fits(job.request.spec, scan) or not self._tasks.may_adopt(
             scan, job.request.spec.name
         ):
@@ -168,13 +168,12 @@ class JobQueue:
             return
         self._adopt(job, scan)
 
-    def _nothing_there(self, spec: DatasetSpec, left_out: str) -> UsageError:
+    def _nothing_there(self, spec: DatasetSpec) -> UsageError:
         kind = open_recipe(spec.recipe).takes
         hint = f"the layout {spec.layout} found none"
         if spec.layout == "folder":
             hint = f"the folder layout wants CLASS/NAME{(*kind.endings, '')[0]} below the source"
-        told = f" ({left_out})" if left_out else ""
-        return UsageError(f"{spec.source.url}: no {kind.many} there{told}", hint=hint)
+        return UsageError(f"{spec.source.url}: no {kind.many} there", hint=hint)
 
     def _adopt(self, job: Job, scan: Scan) -> None:
         dataset, job.changed = self.cache.adopt(job.request.spec, scan)
