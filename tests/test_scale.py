@@ -243,7 +243,8 @@ def test_of_batches_that_readers_wait_for_the_nearest_is_given_out_first(tmp_pat
     far, near, nearest = orders[0][300:500], orders[0][100:300], orders[1][200:300]
     for batch in (far, near, nearest):
         owner.readers.want(version_of(dataset), batch.tolist(), [], 60.0)
-    given = [piece.distance for piece in iter(owner.loop._tasks.next_urgent, None)]
+    lots = iter(owner.loop._tasks.next_urgent, None)
+    given = [owner.loop.sessions.distance_to(dataset, lot.samples) for lot in lots]
     assert given == sorted(given)
     assert {50, 100, 300} <= set(given)
     cache.close()
