@@ -83,7 +83,9 @@ class _Work:
         self._users: list[tuple[int, ...]]  # the samples that need a part
         if self._is_plain:  # one whole object each: a part has the number of its sample
             self.parts = [info.parts[0] for info in self.infos]
+            self.sizes = [part.info.size for part in self.parts]
             self._needs = self._users = [(at,) for at in range(count)]
+            self._missing = self._left = []
         else:
             number_of: dict[Part, int] = {}
             self._needs = [
@@ -96,9 +98,9 @@ class _Work:
                 for number in set(needs):
                     users[number].append(at)
             self._users = [tuple(of_one) for of_one in users]
-        self.sizes = [part.size for part in self.parts]
-        self._missing = [len(set(needs)) for needs in self._needs]  # parts that a sample still lacks
-        self._left = [len(of_one) for of_one in self._users]  # samples that a part is still kept for
+            self.sizes = [part.size for part in self.parts]
+            self._missing = [len(set(needs)) for needs in self._needs]  # parts that a sample still lacks
+            self._left = [len(of_one) for of_one in users]  # samples that a part is still kept for
         self._held: list[memoryview | None] = [None] * len(self.parts)
         self._opened: dict[int, _OpenedOnce] = {}
 
@@ -106,13 +108,13 @@ class _Work:
         """The samples that need none."""
         return [at for at, needs in enumerate(self._needs) if not needs]
 
-    def refusal(self, part: Part) -> Exception | None:
+    def refusal(self, number: int) -> Exception | None:
         """Why a part is not even asked for."""
         if self.broken is not None:
             return SourceError("its shard cannot be written")
-        if part.size > OBJECT_BYTES_MAX:
-            told = f"{part.info.key}: {part.size} bytes are more than {OBJECT_BYTES_MAX}"
-            return SampleError("too_large", told)
+        if self.sizes[number] > OBJECT_BYTES_MAX:
+            key, size = self.parts[number].info.key, self.sizes[number]
+            return SampleError("too_large", f"{key}: {size} bytes are more than {OBJECT_BYTES_MAX}")
         return None
 
     def fetch(self, part: Part, done: Callable[[Fetched], None]) -> None:
@@ -165,8 +167,11 @@ class _Work:
 
     def _let_go(self, at: int) -> int:
         """One sample less needs its parts. Return the bytes of those that nobody needs any more."""
+        if self._is_plain:
+            held, self._held[at] = self._held[at], None
+            return self.sizes[at] if held is not None else 0
         free = 0
-        for number in self._needs[at] if self._is_plain else set(self._needs[at]):
+        for number in set(self._needs[at]):
             self._left[number] -= 1
             if not self._left[number] and self._held[number] is not None:
                 self._held[number] = None
@@ -177,8 +182,8 @@ class _Work:
     def _make(self, at: int) -> None:
         began = time.perf_counter()
         info = self.infos[at]
-        places = (info.at, *[None] * len(info.parts))  # a place is inside of the first part
-        data = [self._data(number, place) for number, place in zip(self._needs[at], places, strict=False)]
+        whole = self._held[at] if self._is_plain else None
+        data = self._data_of(at) if whole is None else [whole]
         arrays = self._recipe.prepare(data, info.inputs)
         checksum = checksum_of(self._tags[at], self._header.recipe, self._header.fields, arrays)
         row = len(self.rows)
@@ -189,6 +194,11 @@ class _Work:
                 self.broken = error
         self.rows.append((row, self.numbers[at], sum(array.nbytes for array in arrays.values())))
         self.prepare_s.append(time.perf_counter() - began)
+
+    def _data_of(self, at: int) -> list[Data]:
+        """All parts of a sample. Its place is inside of the first."""
+        places = (self.infos[at].at, *[None] * len(self._needs[at]))
+        return [self._data(number, place) for number, place in zip(self._needs[at], places, strict=False)]
 
     def _data(self, number: int, at: Any) -> Data:
         """A part as the recipe is given it: its bytes, or what is at a place inside of it."""

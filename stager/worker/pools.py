@@ -51,7 +51,7 @@ class Work(Protocol):
     parts: list[Part]  # different ones, in the order in which they are needed
     sizes: list[int]  # of the parts, in bytes
 
-    def refusal(self, part: Part) -> Exception | None:
+    def refusal(self, number: int) -> Exception | None:
         """Why a part is not even asked for."""
 
     def fetch(self, part: Part, done: Callable[[Fetched], None]) -> None: ...
@@ -100,7 +100,7 @@ class Pools:
     def _fetch_more(self) -> None:
         while (admitted := self._admit()) is not None:
             work, number, part = admitted
-            if refused := work.refusal(part):
+            if refused := work.refusal(number):
                 self._fetched(work, number, refused)
             else:
                 work.fetch(part, partial(self._fetched_and_more, work, number))
