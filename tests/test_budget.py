@@ -159,7 +159,7 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
     free = os.statvfs(out).f_bavail * os.statvfs(out).f_frsize
     told = answer(2 * free)
     assert isinstance(told, Failed)
-    assert told.error == "NoSpace"
+    assert told.error["error"] == "NoSpace"
     assert list(out.iterdir()) == []
     assert isinstance(answer(free // 2), ShardBuilt)
     assert [path.name for path in out.iterdir()] == ["shard"]
