@@ -155,7 +155,7 @@ class LayoutContract:
 
 
 def version(entry: Entry) -> str:
-    return version_of(entry.parts, entry.at, entry.inputs)
+    return version_of(entry.key, entry.parts, entry.at, entry.inputs)
 
 
 def listing(objects: Mapping[str, bytes], versions: Mapping[str, str] | None = None) -> Iterable[ObjectInfo]:

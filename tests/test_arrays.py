@@ -287,3 +287,11 @@ def test_manifests_without_parts_and_attributes_are_what_they_were(tmp_path: Pat
     assert manifest.records.is_plain
     assert manifest.attributes == ()
     assert manifest.digest == "a326d9947c765a1283e517d0246c2a1d"
+
+
+def test_a_name_that_comes_again_takes_no_name_that_there_is() -> None:
+    options = check_layout("table", {"table": "t.csv"})
+    layout = open_layout("table", options, open_recipe(ARRAY), LeftOut())
+    objects = {"t.csv": b"file\na.npy\na.npy#1\na.npy\n", "a.npy": b"1", "a.npy#1": b"2"}
+    keys = [entry.key for entry in layout.entries(listed(objects))]
+    assert keys == ["a.npy", "a.npy#1", "a.npy#2"]

@@ -1,6 +1,7 @@
 """Tables and arrays end to end: a CSV with paths, labels and attributes, read by the clients."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,19 @@ def test_a_plan_counts_each_object_once(place: Place) -> None:
     sizes = [path.stat().st_size for path in (place.root / "source").glob("pack*.npy")]
     assert (plan["samples"], plan["requests"], plan["source_bytes"]) == (24, 2, sum(sizes))
     assert told(place, "prefetch", "scans", "--plan")["requests"] == COUNT + 8
+
+
+def test_a_row_that_names_another_file_of_the_same_size_and_time_has_its_bytes(place: Place) -> None:
+    """A file's version is its time and size: under a key of the table's, they do not say which file it is."""
+    source = place.root / "source"
+    for at in (0, 1):
+        os.utime(source / "left" / f"{at}.npy", ns=(10**18, 10**18))
+    (source / "one.csv").write_text("id,file\nsame,left/0.npy\n")
+    recipe = 'kind = "array"\ndtype = "float32"\nshape = [4, 6]'
+    options = 'layout = "table"\ntable = "one.csv"\nkey = "id"'
+    text = f'\n[datasets.one]\nsource = "{source}"\n{options}\n[datasets.one.recipe]\n{recipe}\n'
+    place.config.write_text(place.config.read_text() + text)
+    told(place, "prefetch", "one")
+    (source / "one.csv").write_text("id,file\nsame,left/1.npy\n")
+    assert told(place, "prefetch", "one")["staged"] == 1
+    np.testing.assert_array_equal(StagedDataset("one")[0][0].numpy(), left(1))

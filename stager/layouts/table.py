@@ -49,7 +49,7 @@ class TableLayout:
         )
         wanted = [_keys_of(row, needs.paths) for row in rows]
         found = self._find(objects, listing, {key for keys in wanted for key in keys})
-        seen: Counter[str] = Counter()
+        used: Counter[str] = Counter()  # how often a name came, also with a number behind it
         for number, (row, keys) in enumerate(zip(rows, wanted, strict=True)):
             if self._options["label"] and not row[self._options["label"]]:
                 self._left_out.count("no_label")
@@ -57,9 +57,8 @@ class TableLayout:
                 self._left_out.count("no_object")
             else:
                 key = row[self._options["key"]] if self._options["key"] else keys[0]
-                seen[key] += 1
                 yield Entry(
-                    key if seen[key] == 1 else f"{key}#{seen[key] - 1}",
+                    _unlike(key, used),
                     tuple(Part(found[key]) for key in keys),
                     (self._of(row, "split"), self._of(row, "label")),
                     tuple(table[attribute.name][number] for attribute in self.attributes),
@@ -140,6 +139,16 @@ def check_table(options: Mapping[str, Any]) -> dict[str, Any]:
     if "table" not in options:
         raise UsageError("the layout table has no table", hint='add table = "samples.csv"')
     return {**OPTIONS, **options}
+
+
+def _unlike(key: str, used: Counter[str]) -> str:
+    """The name, or one with a number behind it that nobody has yet."""
+    name = key
+    while used[name]:
+        name = f"{key}#{used[key]}"
+        used[key] += 1
+    used[name] += 1
+    return name
 
 
 def _keys_of(row: Mapping[str, str], paths: Sequence[str]) -> list[str]:

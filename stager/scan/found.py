@@ -83,9 +83,13 @@ def find(layout: Layout, listing: Listing, progress: Callable[[int], None]) -> F
     return columns.found()
 
 
-def version_of(parts: Sequence[Part], at: Any, inputs: Sequence[Any]) -> str:
-    """One whole object's own version; else a digest of all that makes the sample."""
-    if len(parts) == 1 and parts[0][1:] == (0, None) and at is None and not inputs:
+def version_of(key: str, parts: Sequence[Part], at: Any, inputs: Sequence[Any]) -> str:
+    """One whole object's own version, under its key; else a digest of all that makes the sample.
+
+    Under another key the version would not say which object it is: two files may have one time and size.
+    """
+    is_whole = len(parts) == 1 and parts[0][1:] == (0, None) and parts[0].info.key == key
+    if is_whole and at is None and not inputs:
         return parts[0].info.version
     told = [(part.info.key, part.info.version, part.start, part.stop) for part in parts]
     return digest_of(canonical_json([told, at, inputs]).encode())
@@ -127,7 +131,7 @@ class _Columns:
 
     def append(self, chunk: Sequence[Entry]) -> None:
         """Add entries. Their `label` is, for now, a number for the entry's path."""
-        versions = [version_of(entry.parts, entry.at, entry.inputs) for entry in chunk]
+        versions = [version_of(entry.key, entry.parts, entry.at, entry.inputs) for entry in chunk]
         values: dict[str, Sequence[Any]] = {
             "key": [encode_key(entry.key) for entry in chunk],
             "size": [sum(part.size for part in entry.parts) for entry in chunk],
