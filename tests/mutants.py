@@ -26,6 +26,13 @@ class Mutant:
 
 DEPARTURES = [
     Mutant(
+        "an object's version stands for a sample under another key",
+        "stager/scan/found.py",
+        " and parts[0].info.key == key\n",
+        "\n",
+        "tests/test_tables.py::test_a_row_that_names_another_file_of_the_same_size_and_time_has_its_bytes",
+    ),
+    Mutant(
         "words of evicted samples stay",
         "stager/cache/departures.py",
         "        dataset.index.clear(samples)\n        touched = []\n",
