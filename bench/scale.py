@@ -37,12 +37,12 @@ from stager.cache.cache import Cache
 from stager.catalog.rows import ShardRow
 from stager.config import SHARD_BYTES, load_config
 from stager.errors import NoService
-from stager.reader.manifest import Manifest
 from stager.reader.order import epoch_order
 from stager.reader.record import DatasetRecord, manifest_path
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
+from stager.reader.samples.subset import Subset, draw
 from stager.reader.service import Service
-from stager.reader.subset import Subset, draw
 
 A_CLASS: Final = 130  # samples: 1.3 million are 10,000 classes
 STAGED_CLASSES: Final = 15  # really staged, to see what a shard costs the service

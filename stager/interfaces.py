@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import numpy.typing as npt
 
+from stager.reader.samples.rules import Rule
 from stager.reader.values import (
     Arrays,
     Attribute,
@@ -162,6 +163,7 @@ class Listing(Protocol):
 class Layout(Protocol):
     """How a source's objects become samples with labels and attributes. One is opened for each scan."""
 
+    is_computed: Literal[False]
     is_plain: bool  # each sample is one whole object, under the object's key
 
     @property
@@ -176,6 +178,15 @@ class Layout(Protocol):
 
         Samples of a path that it does not name are left out.
         """
+
+
+class ComputedLayout(Protocol):
+    """How samples follow from rules: a few values for any number of them. Nothing is listed."""
+
+    is_computed: Literal[True]
+
+    def rules(self, listing: Listing) -> Sequence[Rule]:
+        """All rules, in order. A rule that only has more samples than before keeps those that it had."""
 
 
 Data = memoryview | npt.NDArray[Any]  # the bytes of a part, or what an opener took from them

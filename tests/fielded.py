@@ -10,7 +10,6 @@ import pyarrow as pa
 from running import Place
 from stager.cache.index_writer import IndexWriter
 from stager.reader.index import pack_words
-from stager.reader.manifest import MANIFEST_FORMAT, PLACE, attribute_column
 from stager.reader.record import (
     DatasetRecord,
     DatasetSpec,
@@ -20,8 +19,9 @@ from stager.reader.record import (
     segment_name,
     shard_path,
 )
-from stager.reader.sample_list import RECORD
-from stager.reader.sealed import write_sealed
+from stager.reader.samples.manifest import MANIFEST_FORMAT, PLACE, attribute_column
+from stager.reader.samples.sealed import write_sealed
+from stager.reader.samples.segments import RECORD
 from stager.reader.values import (
     Arrays,
     Field,

@@ -201,7 +201,7 @@ class Wheres(Target):
         self.manifest = manifest_of(folder_for(self) / "manifest", keys)
 
     def check(self, data: bytes) -> str:
-        from stager.reader.predicate import select
+        from stager.reader.samples.predicate import select
 
         try:
             mask = select(self.manifest, data.decode(errors="surrogateescape"))

@@ -9,10 +9,12 @@ import pytest
 
 from making import Listed
 from stager.interfaces import Entry, Layout
-from stager.reader.manifest import Manifest
-from stager.reader.sample_list import SampleList, read_segment
-from stager.reader.values import ATTRIBUTE_TYPES, ObjectInfo, SampleInfo, encode_key
-from stager.scan.found import find, version_of
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
+from stager.reader.samples.sealed import read_tables
+from stager.reader.samples.segments import read_segment
+from stager.reader.values import ATTRIBUTE_TYPES, ObjectInfo, SampleInfo, encode_key, version_of
+from stager.scan.found import find
 from stager.scan.scan import Known, Scan, write_manifest
 
 TYPES = {"bool": bool, "int64": int, "float64": float, "string": str}
@@ -103,7 +105,7 @@ class LayoutContract:
         again = self.scanned(tmp_path / "2", first.records)
         assert again.digest == first.digest
         assert again.numbers.tolist() == first.numbers.tolist()
-        assert not Scan(tmp_path / "2").segment.exists()
+        assert not Scan(tmp_path / "2").segments
 
     def test_what_is_new_is_added_behind_what_was_there(self, tmp_path: Path) -> None:
         """Also when the samples before and after are of segments of their own."""
@@ -112,15 +114,14 @@ class LayoutContract:
         write_manifest(
             tmp_path / "2", self.make(), listed(self.objects, {key: "another"}), Known(first.records)
         )
-        records = first.records.plus("2", read_segment(Scan(tmp_path / "2").segment))
+        (segment,) = Scan(tmp_path / "2").segments
+        records = first.records.plus("2", read_segment(segment))
         again = Manifest.open(tmp_path / "2", records)
         assert len(again) == len(first)
         wanted = {entry.key: version(entry) for entry in self.entries(versions={key: "another"})}
         assert {info.key: info.version for info in records.infos(again.numbers)} == wanted
-        objects = records._segments[-1].objects
-        assert objects is None or len(objects) < len(self.objects), (
-            "objects of older samples are not repeated"
-        )
+        _, *objects = read_tables(segment)
+        assert not objects or len(objects[0]) < len(self.objects), "objects of older samples are not repeated"
         parts = {entry.key: entry.parts for entry in self.entries(versions={key: "another"})}
         assert {info.key: info.parts for info in records.infos(again.numbers)} == parts
 
@@ -149,8 +150,8 @@ class LayoutContract:
     def scanned(self, path: Path, records: SampleList | None = None) -> Manifest:
         records = records or SampleList("0" * 32, (), ())
         write_manifest(path, self.make(), listed(self.objects), Known(records))
-        if Scan(path).segment.exists():
-            records = records.plus(path.name, read_segment(Scan(path).segment))
+        for segment in Scan(path).segments:
+            records = records.plus(segment.name, read_segment(segment))
         return Manifest.open(path, records)
 
 

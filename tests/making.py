@@ -9,8 +9,9 @@ from PIL import Image
 
 from stager.interfaces import Layout, LeftOut
 from stager.layouts import open_layout
-from stager.reader.manifest import Manifest
-from stager.reader.sample_list import SampleList, read_segment
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
+from stager.reader.samples.segments import read_segment
 from stager.reader.values import ObjectInfo, Part, encode_key
 from stager.recipes import open_recipe
 from stager.scan.scan import NOTHING_KNOWN, Known, Scan, write_manifest
@@ -51,8 +52,8 @@ def scanned(
     """The manifest of these objects, after what is known, with the records that go with it."""
     write_manifest(path, layout or folder_layout(), Listed(infos), known)
     records = SampleList("0" * 32, (), ()) if known.relist else known.records
-    if Scan(path).segment.exists():
-        records = records.plus(Scan(path).segment.name, read_segment(Scan(path).segment))
+    for segment in Scan(path).segments:
+        records = records.plus(segment.name, read_segment(segment))
     return Manifest.open(path, records)
 
 

@@ -27,10 +27,31 @@ class Mutant:
 DEPARTURES = [
     Mutant(
         "an object's version stands for a sample under another key",
-        "stager/scan/found.py",
+        "stager/reader/values.py",
         " and parts[0].info.key == key\n",
         "\n",
         "tests/test_tables.py::test_a_row_that_names_another_file_of_the_same_size_and_time_has_its_bytes",
+    ),
+    Mutant(
+        "a sparse index stores into a hole",
+        "stager/dispatch/tasks.py",
+        "        dataset.index.make_room(samples)\n",
+        "",
+        "tests/test_computed_cache.py::test_a_lot_of_computed_samples_has_room_in_the_index_before_a_worker_has_it",
+    ),
+    Mutant(
+        "more samples of a rule get new numbers, all of them",
+        "stager/scan/scan.py",
+        "segment.start == row < rule.count",
+        "False",
+        "tests/test_computed.py::test_more_samples_of_a_rule_keep_the_numbers_of_those_that_were",
+    ),
+    Mutant(
+        "another seed has the samples of the first",
+        "stager/scan/scan.py",
+        "segment.rule.identity == rule.identity and ",
+        "",
+        "tests/test_computed_cache.py::test_another_seed_stages_anew_and_the_first_one_finds_what_it_had",
     ),
     Mutant(
         "words of evicted samples stay",
@@ -123,7 +144,7 @@ DEPARTURES = [
     Mutant(
         "a version that somebody reads is given back",
         "stager/cache/departures.py",
-        "                keep |= dataset.version(digest).has(dataset.count)\n",
+        "                stale = stale[~dataset.version(digest).has(stale)]\n",
         "                pass\n",
         "tests/test_departures.py::test_rows_that_no_version_has_go_unless_they_are_pinned_or_somebody_reads_their_version",
     ),
@@ -165,8 +186,8 @@ INDEX = [
     Mutant(
         "an index that is retired keeps its words",
         "stager/cache/index_writer.py",
-        "                    mapped[head:] = bytes(size_bytes - head)\n",
-        "",
+        "                        mapped[start:stop] = bytes(stop - start)\n",
+        "                        pass\n",
         "tests/test_index.py::test_a_retired_index_has_no_words_and_says_so_to_whoever_maps_it",
     ),
     Mutant(
@@ -383,7 +404,7 @@ VERSIONS = [
     Mutant(
         "indexes are not brought in line at a start",
         "stager/cache/cache.py",
-        "        index.replace_all(words_of(self.catalog, row.id, count, shards))\n",
+        "        index.replace_all(numbers, words[numbers])\n",
         "",
         "tests/test_cache.py::test_what_is_recorded_is_there_after_a_restart_and_nothing_else",
     ),
@@ -488,7 +509,7 @@ DURABLE = [
     ),
     Mutant(
         "a manifest is not compared with its seal",
-        "stager/reader/sealed.py",
+        "stager/reader/samples/sealed.py",
         "tail != _TAIL.pack(MAGIC, size_bytes, _sum(file.fileno(), size_bytes)):",
         "tail[:16] != _TAIL.pack(MAGIC, size_bytes, 0)[:16]:",
         "tests/test_manifest.py::test_every_flipped_bit_of_a_manifest_and_its_records_is_an_error_that_says_what_to_do",
@@ -634,14 +655,14 @@ SOURCES = [
     ),
     Mutant(
         "an expression may be as long as it likes",
-        "stager/reader/predicate.py",
+        "stager/reader/samples/predicate.py",
         "        if len(expression) > LENGTH_MAX:\n",
         "        if False:\n",
         "tests/test_where.py::test_where_has_a_bound_and_a_short_message",
     ),
     Mutant(
         "an expression is copied at each word",
-        "stager/reader/predicate.py",
+        "stager/reader/samples/predicate.py",
         "            match = _TOKEN.match(expression, at)\n",
         "            match = _TOKEN.match(expression, at) if expression[at:] else None\n",
         "tests/test_where.py::test_an_expression_is_read_once_from_left_to_right",

@@ -18,9 +18,9 @@ from running import Place
 from stager.errors import ShardGone
 from stager.jobs.job import ENDED
 from stager.reader.index import FORMAT_NAMES, IndexReader, format_of, is_resident, row_of, shard_of
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, index_path, manifest_path, shard_path
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
 from stager.reader.service import Service
 from stager.reader.shards import open_shard
 from stager.reader.values import checksum_of

@@ -15,7 +15,7 @@ from recipe_contract import Given, RecipeContract
 from stager.errors import SampleError, UsageError
 from stager.interfaces import Layout, LeftOut
 from stager.layouts import check_layout, open_layout, open_opener
-from stager.reader.manifest import Manifest
+from stager.reader.samples.manifest import Manifest
 from stager.recipes import check_recipe, open_recipe
 
 ARRAY = {"kind": "array", "dtype": "float32", "shape": [-1, 3]}

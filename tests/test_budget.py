@@ -136,7 +136,7 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
     slow_folder(tmp_path / "source", 1, 4)
     source = SourceSpec(str(tmp_path / "source"))
     manifest = scanned(tmp_path / "manifest", open_source(source).scan())
-    segments = (Scan(tmp_path / "manifest").segment.name,)
+    segments = tuple(segment.name for segment in Scan(tmp_path / "manifest").segments)
     spec = DatasetSpec("pets", source, "folder", check_recipe({"resize": 96, "crop": 96}))
     out = tmp_path / "out"
     out.mkdir()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from stager.cli.subset import subset_of, takes_subset
 from stager.errors import UsageError
-from stager.reader.subset import Subset
+from stager.reader.samples.subset import Subset
 
 
 def test_the_options_are_those_of_a_subset_with_its_defaults() -> None:

@@ -16,8 +16,8 @@ from stager.errors import SourceBusy
 from stager.jobs.job import Job, Request
 from stager.owner.owner import Owner
 from stager.reader.record import DatasetSpec
+from stager.reader.samples.subset import Subset
 from stager.reader.service import Service
-from stager.reader.subset import Subset
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
 

@@ -139,12 +139,12 @@ def test_a_reader_sees_what_is_published_and_cleared(path: Path) -> None:
 def test_replacing_all_keeps_the_readers(path: Path) -> None:
     writer, reader = open_writer(path), open_reader(path)
     words = pack_words(1, np.arange(SAMPLES), "arrow")
-    writer.replace_all(words)
+    writer.replace_all(np.arange(SAMPLES), words)
     assert (reader.words == words).all()
     assert reader.evictions == 0  # nothing was taken away
     words[10:20] = pack_words(2, np.arange(10), "lmdb")
     words[30] = 0
-    writer.replace_all(words)
+    writer.replace_all(np.flatnonzero(words), words[words != 0])
     assert (reader.words == words).all()
     assert reader.evictions == 1
 
@@ -180,7 +180,7 @@ def test_closed_means_unmapped(path: Path) -> None:
 
 def test_an_index_of_no_samples(path: Path) -> None:
     writer = open_writer(path, 0)
-    writer.replace_all(np.zeros(0, np.uint64))
+    writer.replace_all(np.zeros(0, np.int64), np.zeros(0, np.uint64))
     assert len(open_reader(path).words) == 0
 
 
@@ -318,7 +318,7 @@ def test_a_reader_of_another_process_never_sees_half_a_word(path: Path) -> None:
     everywhere = np.arange(samples)
     while reader.poll() is None:
         writer.publish(everywhere, ones)
-        writer.replace_all(twos)
+        writer.replace_all(everywhere, twos)
         writer.clear(everywhere)
     assert reader.returncode == 0
     assert min(map(int, reader.stdout.read().split())) > 0  # it did look while all three were there

@@ -11,7 +11,7 @@ from places import FolderPlace
 from running import Place
 from sets import manifest_at, table
 from stager.interfaces import LeftOut, Scanning
-from stager.reader.manifest import Manifest
+from stager.reader.samples.manifest import Manifest
 from stager.reader.values import ObjectInfo, Part
 from stager.recipes import open_recipe
 from stager.sources.directory import DirectorySource

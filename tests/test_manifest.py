@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from making import Listed, folder_layout, manifest_of, scanned
 from stager.errors import CacheError
-from stager.reader.manifest import PLACE, Manifest
-from stager.reader.sample_list import SampleList, Segment, read_segment
-from stager.reader.sealed import read_sealed, write_sealed
+from stager.reader.samples.manifest import PLACE, Manifest
+from stager.reader.samples.sample_list import SampleList
+from stager.reader.samples.sealed import read_sealed, write_sealed
+from stager.reader.samples.segments import ListedSegment, read_segment
 from stager.reader.values import ObjectInfo, sample_tag
 from stager.scan.scan import Known, Scan, join, write_manifest
 
@@ -97,7 +98,7 @@ def test_unchanged_samples_keep_their_numbers_in_a_later_scan(tmp_path: Path) ->
     back = scanned(tmp_path / "3", old.records.infos([0, 1, 2]), Known(new.records, new))
     assert back.numbers.tolist() == [0, 1, 2]  # what comes back is what it was
     assert back.digest == old.digest
-    assert not Scan(tmp_path / "3").segment.exists()
+    assert not Scan(tmp_path / "3").segments
 
 
 def test_a_changed_version_is_another_sample(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_changed_version_is_another_sample(tmp_path: Path) -> None:
 
 def test_two_samples_of_one_tag_are_told_apart_by_key_and_version(tmp_path: Path) -> None:
     old = scanned(tmp_path / "1", [ObjectInfo("a/1.jpg", 1, "v1")])
-    table = read_sealed(Scan(tmp_path / "1").segment)
+    table = read_sealed(Scan(tmp_path / "1").segments[0])
     twin = table.set_column(
         table.schema.get_field_index("key"), "key", pa.array([b"a/2.jpg"], pa.large_binary())
     )
@@ -137,7 +138,7 @@ def test_every_flipped_bit_of_a_manifest_and_its_records_is_an_error_that_says_w
 ) -> None:
     """pyarrow ends the process over some of them: none may reach it."""
     manifest = manifest_of(tmp_path / "m", ["a/1.jpg", "b/2.jpg"])
-    for path in (tmp_path / "m", Scan(tmp_path / "m").segment):
+    for path in (tmp_path / "m", *Scan(tmp_path / "m").segments):
         good = path.read_bytes()
         for at in range(0, len(good) * 8, 13):
             bad = bytearray(good)
@@ -177,7 +178,7 @@ def test_records_in_segments_answer_as_one_list(wanted: list[int], lengths: list
         ]
         records = records.plus(
             f"{number}",
-            Segment(pa.record_batch(columns, names=["key", "size", "version", "key_hash", "tag"])),
+            ListedSegment(pa.record_batch(columns, names=["key", "size", "version", "key_hash", "tag"])),
         )
     numbers = np.asarray([number % len(keys) for number in wanted], dtype=np.int64)
     assert [info.key for info in records.infos(numbers)] == [keys[number] for number in numbers]

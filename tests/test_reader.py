@@ -16,7 +16,7 @@ from stager.cache.dataset import Dataset, Failure
 from stager.catalog.rows import ShardRow
 from stager.config import load_config
 from stager.errors import UsageError, WaitTimeout
-from stager.reader.subset import Subset
+from stager.reader.samples.subset import Subset
 from stager.reader.values import Arrays, Shapes, Windows
 from stager_client import samples
 from stager_client.loader import BatchLoader

@@ -20,13 +20,13 @@ from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
 from stager.config import Amount, Config
 from stager.errors import UsageError
-from stager.jobs.queue import is_among
 from stager.owner.owner import Owner
 from stager.owner.readers import Version
 from stager.reader.index import is_resident
 from stager.reader.record import DatasetSpec
-from stager.reader.sealed import read_sealed
-from stager.reader.subset import Subset
+from stager.reader.samples.runs import is_among
+from stager.reader.samples.sealed import read_sealed
+from stager.reader.samples.subset import Subset
 from stager.reader.values import Numbers, ObjectInfo, SourceSpec
 from stager.recipes import check_recipe
 from stager.scan.scan import NOTHING_KNOWN, Known, Scan, write_manifest
@@ -110,7 +110,7 @@ def test_a_listing_is_held_once_and_little_more(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert len(read_sealed(tmp_path / "m")) == COUNT
     entries_bytes = 16_384 * 1000  # those that are Python values for a while
-    written_bytes = sum(path.stat().st_size for path in (tmp_path / "m", Scan(tmp_path / "m").segment))
+    written_bytes = sum(path.stat().st_size for path in (tmp_path / "m", *Scan(tmp_path / "m").segments))
     assert peak < 1.7 * written_bytes + entries_bytes
 
 
@@ -142,7 +142,7 @@ def test_a_job_that_has_ended_holds_nothing_of_its_data_set(owner: Owner) -> Non
     jobs = owner.loop.jobs
     job = jobs.restage(dataset_of(owner), np.arange(COUNT))
     jobs.cancel(job)
-    assert (len(job.numbers), len(job.queue), len(job.waiting), job.dataset) == (0, 0, 0, None)
+    assert (len(job.numbers), len(job.queue), job.left, job.dataset) == (0, 0, 0, None)
     assert owner.job(job.id)["wanted"] == COUNT
 
 

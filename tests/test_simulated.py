@@ -18,7 +18,7 @@ from stager.dispatch.task import Lot, Purpose
 from stager.jobs.job import Request
 from stager.owner.loop import REFILL_EVERY_S
 from stager.reader.index import HEADER_BYTES, is_resident
-from stager.reader.subset import Subset
+from stager.reader.samples.subset import Subset
 from stager.sessions.leases import START_S
 from stager.worker.messages import NOTHING_BUILT
 from world import World

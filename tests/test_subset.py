@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from making import manifest_of
 from stager.errors import UsageError
-from stager.reader.manifest import Manifest
-from stager.reader.predicate import select
-from stager.reader.subset import Subset, draw, parse_classes
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.predicate import select
+from stager.reader.samples.subset import Subset, draw, parse_classes
 
 
 @pytest.fixture(scope="module")

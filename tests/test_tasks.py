@@ -20,9 +20,9 @@ from stager.errors import SourceBusy, UsageError
 from stager.jobs.job import Request
 from stager.owner.loop import Loop
 from stager.owner.readers import Readers, Version
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
-from stager.reader.subset import Drawn, Subset, draw
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.subset import Drawn, Subset, draw
 from stager.reader.values import Prepared, ShardHeader, checksum_of
 from stager.shards import FORMATS
 from stager.worker.messages import BuildShard, Built, Failed, ShardBuilt, Task
@@ -78,7 +78,7 @@ class FakePool:
         task, (image,) = self.built()[-1], dataset.record.fields
         rows = []
         for sample, info in zip(task.samples, dataset.records.infos(task.samples), strict=True):
-            arrays = {"image": np.full([side or 2 for side in image.shape], sample, np.uint8)}
+            arrays = {"image": np.full([side or 2 for side in image.shape], sample % 256, np.uint8)}
             tag = dataset.records.tag(sample)
             checksum = checksum_of(tag, dataset.record.recipe, dataset.record.fields, arrays)
             rows.append(Prepared(info.key, info.version, arrays, checksum))
@@ -127,7 +127,7 @@ def test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples
     getattr(world.pool, end)()
     world.loop.step(1)
     assert world.cache.budget.reserved_bytes == 0
-    assert not world.loop._tasks.in_flight(world.dataset).any()
+    assert not world.loop._tasks.in_flight(world.dataset)[np.arange(world.dataset.count)].any()
     assert world.cache.budget.used_bytes == 0
 
 

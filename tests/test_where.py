@@ -17,8 +17,8 @@ from making import image_folder, manifest_of
 from running import Place
 from sets import ended, table, wait_for
 from stager.errors import NoService, UsageError
-from stager.reader.manifest import Manifest
-from stager.reader.predicate import COMPARISONS_MAX, LENGTH_MAX, LIKES_MAX, TOKENS_MAX, parse, select
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.predicate import COMPARISONS_MAX, LENGTH_MAX, LIKES_MAX, TOKENS_MAX, parse, select
 from stager.reader.service import Service
 from test_api import ask, is_our_error, opened
 

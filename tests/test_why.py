@@ -11,8 +11,8 @@ import pytest
 
 from making import image_folder, jpeg
 from running import Place
+from stager.reader.samples.subset import Subset
 from stager.reader.service import Service
-from stager.reader.subset import Subset
 from stager_client.samples import StagedSamples
 
 

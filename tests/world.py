@@ -20,8 +20,8 @@ from stager.errors import StagerError
 from stager.owner.loop import Loop
 from stager.owner.owner import Owner
 from stager.reader.record import DatasetSpec
-from stager.reader.sample_list import SampleList
-from stager.reader.subset import Subset
+from stager.reader.samples.sample_list import SampleList
+from stager.reader.samples.subset import Subset
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
 from stager.sessions.leases import Leases

@@ -21,9 +21,9 @@ from stager.dispatch.events import Beside, Events
 from stager.dispatch.pool import WorkerMessage, WorkerProcess
 from stager.dispatch.sync import Durable, DurableQueue
 from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
 from stager.reader.values import ObjectInfo, Prepared, ShardHeader, checksum_of, sample_tag
 from stager.recipes import open_recipe
 from stager.scan.scan import NOTHING_KNOWN, Known, write_manifest

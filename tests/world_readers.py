@@ -12,9 +12,9 @@ import numpy as np
 from stager.owner.meter import Totals
 from stager.owner.readers import Version
 from stager.reader.index import shard_of
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, manifest_path
-from stager.reader.subset import Subset
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.subset import Subset
 from stager.reader.values import Numbers
 from stager.sessions.session import OrderRequest
 from stager_client.reader import Reader

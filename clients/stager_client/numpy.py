@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.reader.order import check_rank
-from stager.reader.subset import Subset
+from stager.reader.samples.subset import Subset
 from stager_client.assembly import Batch
 from stager_client.cuts import RandomCrop
 from stager_client.loader import BatchLoader, LoaderOptions, Resumable

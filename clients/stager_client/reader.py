@@ -23,10 +23,19 @@ from stager.reader.index import (
     shard_of,
 )
 from stager.reader.record import DatasetRecord, index_path, shard_path
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.sample_list import SampleList
 from stager.reader.shards import open_shard
 from stager.reader.shards.file import open_files
-from stager.reader.values import Arrays, Numbers, Shapes, ShardReader, Starts, Windows, checksum_of
+from stager.reader.values import (
+    Arrays,
+    Numbers,
+    Shapes,
+    ShardReader,
+    Starts,
+    Windows,
+    checksum_of,
+    zeros_by_number,
+)
 from stager_client.memory import memory_bytes
 from stager_client.rows import Mapping, ReadableShard, ReadableShards
 
@@ -68,7 +77,7 @@ class Reader:
         self._openings = 1  # counted after the fact: a table of an older count may lack what was opened
         self._evictions = self.index.evictions
         # The word under which a sample was last found right: one that is staged anew is checked anew.
-        self._checked: npt.NDArray[np.uint64] = np.zeros(len(self.index.words), dtype=np.uint64)
+        self._checked: npt.NDArray[np.uint64] = zeros_by_number(len(self.index.words), np.uint64)
         self._is_raw = all(field.encoding == "raw" for field in record.fields)
         self._fields = {field.name: field for field in record.fields}
         sizes = {name: field.row_bytes for name, field in self._fields.items()}

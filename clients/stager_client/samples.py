@@ -20,12 +20,12 @@ from stager.errors import (
     UsageError,
     WaitTimeout,
 )
-from stager.reader.index import is_failed
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.runs import Runs, positions_of, without
+from stager.reader.samples.subset import Subset, draw
 from stager.reader.service import Service, find_socket
 from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S, Settings, load_settings
-from stager.reader.subset import Subset, draw
 from stager.reader.values import Arrays, Numbers, canonical_json, digest_of
 from stager_client.columns import Columns, Values, attribute_values, choose_columns
 from stager_client.reader import Batches, Corrupt, Missing, Reader, WindowsOf
@@ -41,6 +41,7 @@ ANSWER_S: Final = 0.25  # that a service may take to say that the samples have n
 OPEN_WAIT_S: Final = 1.0  # for a service that hangs, where the data set can be opened without one
 CORRUPT_TRIES: Final = 3
 CHECKS: Final = ("first", "always")  # when a sample is compared with its checksum: at which reads
+NONE: Final = np.zeros(0, dtype=np.int64)
 NOT_STOPPED: Final = threading.Event()
 
 
@@ -67,17 +68,17 @@ class StagedSamples:
         manifest = self._open()
         self._compare(settings)
         drawn = draw(manifest, subset)
-        is_here = np.ones(len(drawn.places), dtype=np.bool_)
-        if skip_failed:
-            is_here = ~is_failed(self.reader.index.words[drawn.numbers])
-        self.numbers = drawn.numbers[is_here]  # for life: whatever is scanned meanwhile, these are ours
-        self.is_whole = bool(is_here.all())  # the service draws the same ones
+        failed = self.reader.index.failed() if skip_failed else NONE
+        self._skipped = positions_of(failed, drawn.numbers)
+        self.is_whole = not len(self._skipped)  # the service draws the same ones
+        self.numbers = without(drawn.numbers, self._skipped)  # for life: whatever is scanned, these are ours
         self.classes = list(drawn.classes)
         self.class_to_idx = {known: label for label, known in enumerate(self.classes)}
         label_of = np.zeros(len(manifest.classes), dtype=np.int64)
         number_of = {known: number for number, known in enumerate(manifest.classes)}
         label_of[[number_of[known] for known in self.classes]] = np.arange(len(self.classes))
-        self.labels: npt.NDArray[np.int64] = label_of[manifest.labels[drawn.places[is_here]]]
+        labels = manifest.labels_at(without(drawn.places, self._skipped))
+        self.labels = np.asarray(label_of[labels] if len(label_of) > 1 else labels, dtype=np.int64)
         self._attributes = manifest.attributes
         self._values: dict[str, Values] = {}  # of attributes that were asked for
         self.digest = self._digest()
@@ -119,7 +120,7 @@ class StagedSamples:
         """The values of an attribute, by position. Raise UsageError if some have none, and need one."""
         if name not in self._values:
             manifest = self._manifest()
-            found = manifest.attribute(name, manifest.places[self.numbers])
+            found = manifest.attribute(name, manifest.places_of(self.numbers[:]))
             (about,) = (attribute for attribute in self._attributes if attribute.name == name)
             self._values[name] = attribute_values(self.name, about, found)
         return self._values[name]
@@ -130,6 +131,8 @@ class StagedSamples:
         told = canonical_json(about).encode()
         if self.is_whole:  # the manifest and the subset say which ones
             return digest_of(told)
+        if isinstance(self.numbers, Runs):  # which ones are not told by all, of which there may be millions
+            return digest_of(told, self._skipped.tobytes())
         return digest_of(told, self.reader.records.values("tag", self.numbers).tobytes())
 
     @property

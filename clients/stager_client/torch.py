@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from stager.errors import UsageError
 from stager.reader.order import check_rank
-from stager.reader.subset import Subset
+from stager.reader.samples.subset import Subset
 from stager.reader.values import Arrays, Field, Numbers
 from stager_client.assembly import Batch, Column
 from stager_client.augment.torch import Normalise, augment_batch, can_augment

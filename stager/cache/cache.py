@@ -39,7 +39,6 @@ from stager.clock import SYSTEM, Clock
 from stager.config import Config
 from stager.errors import REASONS, CacheError, StagerError, UsageError, known_error, nearest
 from stager.reader.index import FAILED, is_damaged, is_failed, is_resident, pack_words, shard_of
-from stager.reader.manifest import Manifest
 from stager.reader.record import (
     DatasetRecord,
     DatasetSpec,
@@ -49,9 +48,12 @@ from stager.reader.record import (
     segment_name,
     shard_path,
 )
-from stager.reader.sample_list import SampleList, read_segment
-from stager.reader.sealed import seal_of
-from stager.reader.subset import Subset
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.runs import Collection, is_among
+from stager.reader.samples.sample_list import SampleList
+from stager.reader.samples.sealed import seal_of
+from stager.reader.samples.segments import read_segment
+from stager.reader.samples.subset import Subset
 from stager.reader.values import Mask, Numbers, canonical_json, digest_of, encode_key
 from stager.recipes import open_recipe
 from stager.scan.scan import Scan
@@ -144,8 +146,8 @@ class Cache:
     def is_outgrown(self, name: str) -> bool:
         """Whether most samples that a data set ever had are in no manifest that counts."""
         dataset = self.known(name)
-        if dataset is None or dataset.count < OUTGROWN_LEAST:
-            return False
+        if dataset is None or dataset.count < OUTGROWN_LEAST or dataset.records.is_computed:
+            return False  # what follows from a rule takes no room, however many there were
         return dataset.count > OUTGROWN * len(dataset.manifest)
 
     def fits(self, spec: DatasetSpec, scan: Scan) -> bool:
@@ -177,7 +179,7 @@ class Cache:
         for dataset in self.of_name(spec.name) if not len(moved) else ():
             self._grow(dataset, manifest)
         recipe = open_recipe(spec.recipe)
-        was_resident = is_resident(known.index.words) if known is not None else np.zeros(0, dtype=np.bool_)
+        was_resident = known.resident() if known is not None else np.zeros(0, dtype=np.int64)
         with self.catalog.transaction():
             listed = ListRow(spec.name, records.lineage, records.names, len(records), manifest.digest)
             self.catalog.put_list(listed)
@@ -201,31 +203,27 @@ class Cache:
     def _take_records(self, directory: Path, scan: Scan, before: SampleList | None) -> SampleList:
         """The data set's list with what a scan has found new, under its final name."""
         records = before or SampleList(uuid.uuid4().hex, (), ())
-        if not scan.segment.exists():
-            return records
-        name = segment_name(records.lineage, len(records), seal_of(scan.segment))
-        scan.segment.replace(directory / name)
-        fsync_path(directory)
-        return records.plus(name, read_segment(directory / name))
+        for segment in scan.segments:
+            name = segment_name(records.lineage, len(records), seal_of(segment))
+            segment.replace(directory / name)
+            fsync_path(directory)
+            records = records.plus(name, read_segment(directory / name))
+        return records
 
     def _grow(self, dataset: Dataset, manifest: Manifest) -> None:
         """Give a data set the newest manifest, and room for samples that it did not have before."""
-        count = len(manifest.records)
-        dataset.index.extend(count)
-        dataset.losses.grow(count)
-        dataset.heat.grow(count)
+        dataset.index.extend(len(manifest.records), manifest.records.is_computed)
         dataset.manifest = manifest
         dataset.record = replace(dataset.record, manifest=manifest.digest, segments=manifest.records.names)
 
     def _tell_lost(
-        self, before: Dataset, now: Dataset, was_resident: Mask, replaced: npt.NDArray[np.int64]
+        self, before: Dataset, now: Dataset, was_resident: Numbers, replaced: npt.NDArray[np.int64]
     ) -> dict[str, Any] | None:
         """Note which samples of the newest manifest were staged before, and are to be staged anew."""
         old, new = replaced
-        lost = new[was_resident[old]]
+        lost = new[is_among(old, was_resident)]
         if now is not before:
-            same = now.manifest.numbers[now.manifest.numbers < len(was_resident)]
-            lost = np.union1d(lost, same[was_resident[same]])
+            lost = np.union1d(lost, was_resident[now.manifest.has(was_resident)])
         lost = lost[~is_resident(now.index.words[lost])]
         reason, detail = why_lost(before.spec, now.spec)
         now.losses.add(reason, detail, lost)
@@ -254,13 +252,14 @@ class Cache:
     def _open_dataset(
         self, row: DatasetRow, record: DatasetRecord, directory: Path, manifest: Manifest
     ) -> Dataset:
-        count = len(manifest.records)
-        path = index_path(directory, row.recipe, record.lineage)
-        index = IndexWriter.open(path, count, record.lineage, row.recipe, self.scratch)
+        records, path = manifest.records, index_path(directory, row.recipe, record.lineage)
+        identity = record.lineage, row.recipe
+        index = IndexWriter.open(path, len(records), *identity, self.scratch, records.is_computed)
         shards = self.catalog.shards(row.id)
-        index.replace_all(words_of(self.catalog, row.id, count, shards))
-        losses, heat = LossLog(self.catalog, row.id, count, self.clock), Heat(count)
-        losses.regained(np.flatnonzero(is_resident(index.words)))
+        numbers, words = words_of(self.catalog, row.id, shards)
+        index.replace_all(numbers, words[numbers])
+        losses, heat = LossLog(self.catalog, row.id, self.clock), Heat()
+        losses.regained(numbers[is_resident(words[numbers])])
         for shard in shards:
             if shard.is_asked:
                 heat.asked(shard.samples[shard.samples >= 0], shard.created_at)
@@ -365,11 +364,12 @@ class Cache:
         numbers = np.asarray([row[0] for row in rows], dtype=np.int64)
         dataset.index.publish(numbers, np.full(len(numbers), FAILED, dtype=np.uint64))
 
-    def forgive(self, dataset: Dataset, samples: Numbers, everything: bool = False) -> None:
-        """Forget failures that asking again could mend, or all."""
+    def forgive(self, dataset: Dataset, samples: Collection, everything: bool = False) -> None:
+        """Forget failures of these samples, which rise, that asking again could mend, or all."""
         failures = self.catalog.failures(dataset.id)
         mendable = [f.sample for f in failures if everything or REASONS[f.reason]]
-        again = np.intersect1d(np.asarray(mendable, dtype=np.int64), samples)
+        again = np.unique(np.asarray(mendable, dtype=np.int64))
+        again = again[is_among(again, samples)]
         if len(again):
             self.catalog.remove_failures(dataset.id, again.tolist())
             dataset.index.clear(again[is_failed(dataset.index.words[again])])
@@ -380,7 +380,7 @@ class Cache:
         if len(damaged):
             log.error("index mended dataset=%s samples=%d", dataset.name, len(damaged))
             shards = self.catalog.shards(dataset.id)
-            words = words_of(self.catalog, dataset.id, dataset.count, shards)
+            _, words = words_of(self.catalog, dataset.id, shards)
             dataset.index.publish(damaged, words[damaged])
 
 

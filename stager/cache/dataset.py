@@ -10,9 +10,9 @@ from stager.cache.index_writer import IndexWriter
 from stager.cache.loss_log import LossLog
 from stager.catalog.rows import ShardRow
 from stager.reader.index import is_failed, is_resident
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, DatasetSpec, manifest_path, shard_path
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
 from stager.reader.values import Numbers
 
 
@@ -51,7 +51,7 @@ class Dataset:
 
     @property
     def count(self) -> int:
-        """How many samples it has ever had: arrays by number are so long."""
+        """How many samples it has ever had."""
         return len(self.index.words)
 
     @property
@@ -69,11 +69,13 @@ class Dataset:
         return "lmdb", "rows differ in size"
 
     def resident(self) -> Numbers:
-        return np.flatnonzero(is_resident(self.index.words))
+        used = self.index.used()
+        return used[is_resident(self.index.words[used])]
 
     def counts(self) -> tuple[int, int]:
         """How many samples of the newest manifest are resident, and how many have failed."""
-        words = self.index.words[self.manifest.numbers]
+        used = self.index.used()
+        words = self.index.words[used[self.manifest.has(used)]]
         return int(np.count_nonzero(is_resident(words))), int(np.count_nonzero(is_failed(words)))
 
     def keeps(self, digest: str) -> bool:

@@ -18,23 +18,27 @@ from stager.cache.unlinked import Departed
 from stager.catalog.catalog import Catalog
 from stager.catalog.rows import ShardRow
 from stager.errors import CacheError, ShardError
-from stager.reader.index import FAILED, Words, is_resident, pack_words, row_of, shard_of
+from stager.reader.index import FAILED, is_resident, pack_words, row_of, shard_of
 from stager.reader.shards import open_shard
-from stager.reader.values import Numbers
+from stager.reader.values import ByNumber, Numbers
 from stager.shards.holes import holes_of, punch, size_of
 
 log = logging.getLogger("stager")
 
 
-def words_of(catalog: Catalog, dataset: int, count: int, shards: Iterable[ShardRow]) -> Words:
-    """The index of a data set as these shards, and its failures in the catalog, make it."""
-    words = np.zeros(count, dtype=np.uint64)
-    for failure in catalog.failures(dataset):
-        words[failure.sample] = FAILED
+def words_of(catalog: Catalog, dataset: int, shards: Iterable[ShardRow]) -> tuple[Numbers, ByNumber]:
+    """The index of a data set as these shards, and its failures in the catalog, make it.
+
+    Which samples it says anything of, in rising order, and all words.
+    """
+    words = ByNumber(np.uint64)
+    numbers = [np.asarray([failure.sample for failure in catalog.failures(dataset)], dtype=np.int64)]
+    words[numbers[0]] = FAILED
     for shard in shards:
         rows = np.flatnonzero(shard.samples >= 0)
-        words[shard.samples[rows]] = pack_words(shard.number, rows, shard.format)
-    return words
+        numbers.append(shard.samples[rows])
+        words[numbers[-1]] = pack_words(shard.number, rows, shard.format)
+    return np.unique(np.concatenate(numbers)), words
 
 
 class Departures:
@@ -54,7 +58,7 @@ class Departures:
             samples = self._clear(dataset, [shard for shard in shards if shard.dataset == dataset.id])
             # Another shard may have some of them, too.
             others = [row for row in self._catalog.shards(dataset.id) if row.number not in gone]
-            left = words_of(self._catalog, dataset.id, dataset.count, others)[samples]
+            left = words_of(self._catalog, dataset.id, others)[1][samples]
             dataset.index.publish(samples[left != 0], left[left != 0])
             dataset.losses.add(reason, detail, samples[left == 0])
             self._tell(dataset, samples[left == 0])
@@ -177,13 +181,13 @@ class Departures:
 
     def _give_back_samples(self, dataset: Dataset, manifests: set[str]) -> None:
         """Give back the rows of samples that are neither in the newest manifest nor in these."""
-        keep = dataset.manifest.has(dataset.count)
+        stale = dataset.resident()
+        stale = stale[~dataset.manifest.has(stale)]
         for digest in manifests - {dataset.manifest.digest}:
             try:
-                keep |= dataset.version(digest).has(dataset.count)
+                stale = stale[~dataset.version(digest).has(stale)]
             except CacheError:
                 log.warning("version gone dataset=%s manifest=%s", dataset.name, digest)
-        stale = np.flatnonzero(is_resident(dataset.index.words) & ~keep)
         stale = stale[np.isin(shard_of(dataset.index.words[stale]), self._catalog.evictable(dataset.id))]
         if len(stale):
             freed = self.evict_samples(dataset, stale, "source_changed", "no version has it any more")

@@ -4,8 +4,9 @@ import errno
 import mmap
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -21,12 +22,16 @@ from stager.reader.index import (
     SHARDS_AT,
     SHARDS_MAX,
     Words,
+    data_ranges,
     identity_of,
     is_resident,
     map_file,
     shard_of,
+    used_words,
 )
-from stager.reader.values import Numbers
+from stager.reader.values import ByNumber, Numbers
+
+BLOCK_BYTES: Final = mmap.PAGESIZE  # that a sparse index grows by, at least
 
 
 class IndexWriter:
@@ -38,23 +43,30 @@ class IndexWriter:
     to is a file, made and opened by system calls.
     """
 
-    def __init__(self, path: Path, count: int, lineage: str, recipe: str) -> None:
-        """Open an index that is there, whatever its header says: what is damaged is mended in place."""
-        self.path = path
+    def __init__(self, path: Path, count: int, lineage: str, recipe: str, is_sparse: bool = False) -> None:
+        """Open an index that is there, whatever its header says: what is damaged is mended in place.
+
+        `is_sparse`: it has blocks only for words that somebody made room for, of a data set that may have
+        millions of samples, few of which are ever staged.
+        """
+        self.path, self._is_sparse = path, is_sparse
+        self._has_room = ByNumber(np.bool_)  # which blocks of a sparse one
         self._identity = identity_of(lineage, recipe)
         self._map(count)
         self._mapped[: IDENTITY.size] = self._identity
 
     @classmethod
-    def open(cls, path: Path, count: int, lineage: str, recipe: str, scratch_dir: Path) -> Self:
+    def open(
+        cls, path: Path, count: int, lineage: str, recipe: str, scratch_dir: Path, is_sparse: bool = False
+    ) -> Self:
         """Open the index of these samples and recipe; if there is none, put an empty one there."""
         if not path.exists():
-            _create(path, identity_of(lineage, recipe), count, scratch_dir)
-        return cls(path, count, lineage, recipe)
+            _create(path, identity_of(lineage, recipe), count, is_sparse, scratch_dir)
+        return cls(path, count, lineage, recipe, is_sparse)
 
     def _map(self, count: int) -> None:
         """Map the file with room for so many words; then say in its header how many there are."""
-        _allocate(self.path, count)
+        _allocate_words(self.path, count, self._is_sparse)
         self._mapped = map_file(self.path, mmap.PROT_READ | mmap.PROT_WRITE)
         self.words: Words = np.frombuffer(self._mapped, "<u8", count, HEADER_BYTES)
         self._header: Words = np.frombuffer(self._mapped, "<u8", HEADER_BYTES // 8)
@@ -69,10 +81,28 @@ class IndexWriter:
         """The highest number of a shard that it ever named."""
         return min(int(self._header[SHARDS_AT // 8]), SHARDS_MAX // 2)
 
-    def extend(self, count: int) -> None:
-        """Have room for more samples. Readers that have it mapped go on with those they know."""
+    def extend(self, count: int, is_sparse: bool = False) -> None:
+        """Have words for more samples. Readers that have it mapped go on with those they know."""
+        self._is_sparse |= is_sparse
         if count > len(self.words):
             self._map(count)
+
+    def make_room(self, numbers: Numbers) -> None:
+        """Have the blocks of these samples' words. Raise NoSpace if the disk has none."""
+        if not self._is_sparse or not len(numbers):
+            return
+        blocks = np.unique((HEADER_BYTES + 8 * numbers) // BLOCK_BYTES)
+        blocks = blocks[~self._has_room[blocks]]
+        if len(blocks):
+            ends = np.flatnonzero(np.diff(blocks) != 1) + 1
+            runs = [(int(run[0]), len(run)) for run in np.split(blocks, ends)]
+            ranges = [(first * BLOCK_BYTES, count * BLOCK_BYTES) for first, count in runs]
+            _allocate(self.path, ranges, 0)
+            self._has_room[blocks] = True
+
+    def used(self) -> Numbers:
+        """The numbers of all samples that it says anything of."""
+        return used_words(self.path, self.words)
 
     def publish(self, numbers: Numbers, words: Words) -> None:
         """Point samples at their rows, or at FAILED. The shard must be complete under its final name."""
@@ -89,11 +119,17 @@ class IndexWriter:
         """Shards have gone: readers look which, and let go of them, so that their space comes back."""
         self._header[EVICTIONS_AT // 8] += np.uint64(1)
 
-    def replace_all(self, words: Words) -> None:
-        """Make the words these, storing only what differs: readers that have it mapped go on."""
-        changed = np.flatnonzero(self.words != words)
-        took_away = bool(np.any(self.words[changed]))
-        self.publish(changed, words[changed])
+    def replace_all(self, numbers: Numbers, words: Words) -> None:
+        """Make the words of these samples, which rise, these, and all others 0.
+
+        Only what differs is stored: readers that have it mapped go on.
+        """
+        self.make_room(numbers)
+        strange = np.setdiff1d(self.used(), numbers, assume_unique=True)
+        changed = self.words[numbers] != words
+        took_away = len(strange) > 0 or bool(np.any(self.words[numbers[changed]]))
+        self.clear(strange)
+        self.publish(numbers[changed], words[changed])
         if took_away:
             self.tell_gone()
 
@@ -112,7 +148,8 @@ def retire(path: Path) -> None:
                 with mmap.mmap(file.fileno(), 0) as mapped:
                     if head == HEADER_BYTES:
                         struct.pack_into("<Q", mapped, FLAGS_AT, RETIRED)
-                    mapped[head:] = bytes(size_bytes - head)
+                    for start, stop in data_ranges(file.fileno(), head, size_bytes):
+                        mapped[start:stop] = bytes(stop - start)
     except OSError as error:
         raise CacheError(
             f"{path}: not cleared: {error.strerror}", hint="check the disk of the cache"
@@ -128,18 +165,19 @@ def highest_shard(path: Path) -> int:
         return 0
     if len(mapped) < HEADER_BYTES or mapped[:8] != MAGIC:
         return 0
-    words: Words = np.frombuffer(mapped, "<u8", (len(mapped) - HEADER_BYTES) // 8, HEADER_BYTES)
+    every: Words = np.frombuffer(mapped, "<u8", (len(mapped) - HEADER_BYTES) // 8, HEADER_BYTES)
+    words = every[used_words(path, every)]
     named = int(shard_of(words[is_resident(words)]).max(initial=0))
     told = int(np.frombuffer(mapped, "<u8", 1, SHARDS_AT)[0])
     return max(named, told if told < SHARDS_MAX else 0)
 
 
-def _create(path: Path, identity: bytes, count: int, scratch_dir: Path) -> None:
+def _create(path: Path, identity: bytes, count: int, is_sparse: bool, scratch_dir: Path) -> None:
     """Put an empty index there, at once and whole."""
     scratch = scratch_dir / f"{path.name}.{os.getpid()}"
     try:
         scratch.write_bytes(identity.ljust(HEADER_BYTES, b"\0"))
-        _allocate(scratch, count)
+        _allocate_words(scratch, count, is_sparse)
         scratch.replace(path)
     except OSError as error:
         raise _refused(path, error) from error
@@ -147,11 +185,23 @@ def _create(path: Path, identity: bytes, count: int, scratch_dir: Path) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _allocate(path: Path, count: int) -> None:
-    """Have the blocks for so many words: a store into a mapped hole of a full disk is a SIGBUS."""
+def _allocate_words(path: Path, count: int, is_sparse: bool) -> None:
+    """Have a file for so many words, with the blocks of all of them; of a sparse one, of its header."""
+    size_bytes = HEADER_BYTES + 8 * count
+    _allocate(path, [(0, HEADER_BYTES if is_sparse else size_bytes)], size_bytes)
+
+
+def _allocate(path: Path, ranges: Iterable[tuple[int, int]], size_bytes: int) -> None:
+    """Have blocks for ranges of (offset, bytes), and so large a file.
+
+    A store into a mapped hole of a full disk would be a SIGBUS.
+    """
     try:
         with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, HEADER_BYTES + 8 * count)
+            if os.fstat(file.fileno()).st_size < size_bytes:
+                os.ftruncate(file.fileno(), size_bytes)
+            for offset, count in ranges:
+                os.posix_fallocate(file.fileno(), offset, count)
     except OSError as error:
         raise _refused(path, error) from error
 

@@ -6,23 +6,19 @@ from stager.catalog.catalog import LOSSES_KEPT, Catalog
 from stager.catalog.rows import LossRow
 from stager.clock import Clock
 from stager.reader.record import DatasetSpec, say_recipe_change
-from stager.reader.values import Numbers, grown
+from stager.reader.values import ByNumber, Numbers
 
 
 class LossLog:
     """The last loss of each sample of a data set, until it is staged again. Only the last ones in detail."""
 
-    def __init__(self, catalog: Catalog, dataset: int, samples: int, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, dataset: int, clock: Clock) -> None:
         self._catalog, self._dataset, self._clock = catalog, dataset, clock
         self._rows: dict[int, LossRow] = {}  # by number, from 1
         self._count = 0
-        self._last = np.zeros(samples, dtype=np.int64)  # a row's number; 0: none
+        self._last = ByNumber(np.int64)  # a row's number; 0: none
         for row in catalog.losses(dataset):
             self._note(row)
-
-    def grow(self, samples: int) -> None:
-        """The data set has more samples by now."""
-        self._last = grown(self._last, samples, 0)
 
     def add(self, reason: str, detail: str, samples: Numbers) -> None:
         """These are resident no more."""
@@ -43,7 +39,7 @@ class LossLog:
 
     def of(self, sample: int) -> LossRow | None:
         """Why a sample that was resident is not; None: it never was, or it is."""
-        last = int(self._last[sample])
+        last = int(self._last[np.asarray([sample])][0])
         if last == 0:
             return None
         oldest = next(iter(self._rows.values()))

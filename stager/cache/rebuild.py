@@ -14,11 +14,11 @@ from stager.catalog.database import DAMAGE, CatalogBroken, CatalogOld
 from stager.catalog.rows import ListRow, ShardRow
 from stager.clock import Clock
 from stager.errors import StagerError
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetRecord, datasets_dir, manifest_path
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
 from stager.reader.shards import open_shard
-from stager.reader.values import canonical_json, sample_tag
+from stager.reader.values import canonical_json
 from stager.shards import verify_shard
 
 log = logging.getLogger("stager")
@@ -88,10 +88,9 @@ def rebuild(cache_dir: Path, catalog: Catalog, clock: Clock) -> None:
         name = record.spec.name
         catalog.put_list(ListRow(name, record.lineage, record.segments, len(records), record.manifest))
         row = catalog.put_dataset(name, record.recipe, canonical_json(record.spec.to_json()))
-        tags = records.values("tag", np.arange(len(records))).tolist()
-        number_of = dict(zip(tags, range(len(records)), strict=True))
+        find = records.finder()
         for path in sorted((directory / "shards").iterdir()):
-            numbers = _samples(path, record.recipe, number_of)
+            numbers = _samples(path, record.recipe, find)
             if np.any(numbers >= 0):
                 size_bytes, shard_format = path.stat().st_size, path.suffix.removeprefix(".")
                 catalog.add_shard(
@@ -108,7 +107,7 @@ def _number(path: Path) -> int:
 
 
 def _samples(
-    path: Path, recipe: str, number_of: dict[int, int]
+    path: Path, recipe: str, find: Callable[[str, str], int]
 ) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """The sample of each row of a shard; -1 where it is dead, or of another recipe."""
     none = np.zeros(0, dtype=np.int64)
@@ -119,7 +118,7 @@ def _samples(
         dead = verify_shard(path)
     except StagerError:
         return none
-    samples = [number_of.get(sample_tag(key, version), -1) for key, version in shard.identities()]
+    samples = [find(key, version) for key, version in shard.identities()]
     numbers = np.asarray(samples, dtype=np.int64)
     numbers[dead] = -1
     return numbers

@@ -21,8 +21,8 @@ from stager.catalog.catalog import GONE, Catalog
 from stager.catalog.rows import ListRow, LossRow, ShardRow
 from stager.errors import CacheError
 from stager.reader.record import datasets_dir, manifest_path, segment_name
-from stager.reader.sample_list import SampleList
-from stager.reader.sealed import read_sealed, seal_of
+from stager.reader.samples.sample_list import SampleList
+from stager.reader.samples.sealed import read_sealed, seal_of
 from stager.reader.values import Numbers, canonical_json, digest_of
 from stager.scan.found import SCHEMA, Found, content_of
 from stager.scan.scan import Known, Scan, write_scan
@@ -100,9 +100,9 @@ def _make_list(
             continue
         scan = Scan(scratch_dir / f"upgrade-{manifest}")
         write_scan(scan, Found(table, classes, splits), Known(records))
-        if scan.segment.exists():
-            name = segment_name(records.lineage, len(records), seal_of(scan.segment))
-            scan.segment.replace(directory / name)
+        for segment in scan.segments:
+            name = segment_name(records.lineage, len(records), seal_of(segment))
+            segment.replace(directory / name)
             records = SampleList.open(directory, records.lineage, (*records.names, name))
         scan.path.replace(manifest_path(directory, manifest, records.lineage))
         scan.unlink()

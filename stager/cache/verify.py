@@ -51,7 +51,7 @@ def check_books(cache: Cache, under_way: set[Path]) -> list[str]:
     for row in cache.catalog.datasets():
         directory = datasets_dir(cache.directory) / row.name
         words = cache.open[row.id].index.words
-        if np.any(is_damaged(words)):
+        if np.any(is_damaged(words[cache.open[row.id].index.used()])):
             problems.append(f"{cache.open[row.id].index.path}: damaged words")
         for shard in cache.catalog.shards(row.id):
             path = shard_path(directory, shard.number, shard.format)

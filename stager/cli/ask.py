@@ -16,8 +16,8 @@ from stager.jobs.job import Request
 from stager.owner.owner import Owner
 from stager.owner.verbs import Verb
 from stager.reader.record import DatasetSpec
+from stager.reader.samples.subset import Subset
 from stager.reader.service import Service, find_socket
-from stager.reader.subset import Subset
 
 P = ParamSpec("P")
 T = TypeVar("T")

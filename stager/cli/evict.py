@@ -10,7 +10,7 @@ from stager.cli.subset import takes_subset
 from stager.config import load_config
 from stager.errors import UsageError
 from stager.owner.verbs import DATASETS
-from stager.reader.subset import Subset
+from stager.reader.samples.subset import Subset
 
 
 @app.command()

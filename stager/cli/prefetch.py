@@ -30,7 +30,7 @@ from stager.jobs.job import ENDED
 from stager.jobs.plan import say_plan, say_seconds
 from stager.jobs.start_time import say_ready
 from stager.owner.verbs import CANCEL
-from stager.reader.subset import Subset
+from stager.reader.samples.subset import Subset
 
 PLAIN_EVERY_S = 2.0
 STOP_S = 5.0  # for shards that are under way at a Ctrl-C

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from stager.reader.predicate import parse
-from stager.reader.subset import Subset, parse_classes
+from stager.reader.samples.predicate import parse
+from stager.reader.samples.subset import Subset, parse_classes
 
 P = ParamSpec("P")
 

@@ -32,7 +32,7 @@ from stager.dispatch.task import (
 from stager.errors import SourceBusy
 from stager.reader.index import is_failed, is_resident
 from stager.reader.record import DatasetSpec, manifest_path
-from stager.reader.values import Mask, Numbers, grown
+from stager.reader.values import ByNumber, Mask, Numbers
 from stager.scan.scan import Scan
 from stager.worker.messages import (
     NOTHING_BUILT,
@@ -56,6 +56,7 @@ SHARD_OVERHEAD_BYTES: Final = 64 << 10
 ROW_OVERHEAD_BYTES: Final = 512  # key, version, checksum, padding
 LMDB_PAGE_HEAD_BYTES: Final = 16  # a row that is larger than half a page has pages of its own
 SHARD_SAMPLES_MAX: Final = 4096
+NONE: Final = np.zeros(0, dtype=np.int64)
 SCAN_TRIES: Final = 3  # when workers die under it
 
 
@@ -72,7 +73,7 @@ class Tasks:
         self._urgent: list[tuple[int, Lot]] = []  # the nearest first
         self._suspects: list[Suspect] = []
         self._scans_to_come: list[tuple[int, DatasetSpec, int]] = []  # for which job, and how often tried
-        self._in_flight: dict[int, Mask] = {}  # data set id -> samples in a task
+        self._in_flight: dict[int, ByNumber] = {}  # data set id -> samples in a task
         self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
         self._last = 0
 
@@ -111,6 +112,7 @@ class Tasks:
         """Have one shard built; raise NoSpace if there is no room. `plan_of`: whose plan waits for it."""
         dataset, samples = lot.dataset, lot.samples
         size_bytes = self.bytes_for(dataset, len(samples), lot.format)
+        dataset.index.make_room(samples)
         shard, path = self.cache.next_shard(dataset, lot.format)
         if lot.is_for_memory:
             path = self.transients.path_of(shard, lot.format)
@@ -309,13 +311,14 @@ class Tasks:
 
     # Small facts
 
-    def in_flight(self, dataset: Dataset) -> Mask:
-        """Which samples of a data set are in a task."""
-        known = self._in_flight.get(dataset.id, np.zeros(0, dtype=np.bool_))
-        if len(known) > dataset.count:  # its list was made anew: then nothing of it was in a task
-            known = known[:0]
-        self._in_flight[dataset.id] = known = grown(known, dataset.count, False)
-        return known
+    def in_flight(self, dataset: Dataset) -> ByNumber:
+        """Which samples of a data set are in a task. None is when its list is made anew."""
+        return self._in_flight.setdefault(dataset.id, ByNumber(np.bool_))
+
+    def samples_in_flight(self, dataset: Dataset) -> Numbers:
+        """The samples of a data set that are in a task."""
+        lots = [task.lot for task in self._builds() if isinstance(task, BuildTask)]
+        return np.concatenate([NONE, *(lot.samples for lot in lots if lot.dataset is dataset)])
 
     def datasets(self) -> set[int]:
         """The ids of data sets that have a task, or samples that wait for one."""
@@ -334,7 +337,7 @@ class Tasks:
         """Files that may be there and that the catalog does not have."""
         scans = [task.scan for task in self._scans()]
         files = [task.file for task in self._builds() if isinstance(task, BuildTask)]
-        paths = {path for scan in scans for path in (scan.path, scan.segment, scan.joins)}
+        paths = {path for scan in scans for path in scan.paths}
         return paths | {path for file in files for path in (file.path, file.scratch)}
 
     def mean_row_bytes(self, dataset: Dataset) -> float:

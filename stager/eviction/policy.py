@@ -21,13 +21,13 @@ def waits_for(samples: Numbers, courses: Sequence[Course], heat_waits: Floats, s
     jobs: dict[Hashable, Course] = {course.job: course for course in courses}
     readers = np.zeros(len(samples), dtype=np.int64)
     for course in jobs.values():
-        readers += course.members[samples]
+        readers += course.members(samples)
     known = _known_waits(samples, courses, skip)
     is_known = np.isfinite(known)
     waits[is_known] = known[is_known]
     for course in jobs.values():
         if course.is_uniform:
-            waits[(readers == 1) & course.members[samples]] = course.epoch_s
+            waits[(readers == 1) & course.members(samples)] = course.epoch_s
     return waits
 
 

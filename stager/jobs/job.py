@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,10 +14,17 @@ from stager.errors import StagerError
 from stager.jobs.plan import Plan
 from stager.reader.index import is_failed
 from stager.reader.record import DatasetSpec
-from stager.reader.subset import Drawn, Subset
-from stager.reader.values import Mask, Numbers
+from stager.reader.samples.runs import Collection, Runs, is_among
+from stager.reader.samples.subset import Drawn, Subset
+from stager.reader.values import ByNumber, Mask, Numbers
 
 ENDED = ("done", "failed", "cancelled")
+LOOK_SAMPLES: Final = 16_384  # of a queue, at once
+PASSED_PARTS: Final = 64
+
+
+def nothing() -> Numbers:
+    return np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +73,12 @@ class Job:
     saved_as: str = ""
     format: str = ""
     format_why: str = ""
-    numbers: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of the subset
-    queue: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    numbers: Collection = field(default_factory=nothing)  # of the subset, in rising order
+    queue: Collection = field(default_factory=nothing)  # what it comes to, in this order
     cursor: int = 0
-    waiting: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    left: int = 0  # samples that it waits for
+    _ended: ByNumber = field(default_factory=lambda: ByNumber(np.bool_))  # those that it waits for no more
+    _passed: list[Numbers] = field(default_factory=list)  # that it came to, and still waited for
     shard_samples: int = FIRST_SHARD_SAMPLES
     scanned: int = 0
     wanted: int = 0
@@ -94,30 +103,45 @@ class Job:
     def begin(self, dataset: Dataset) -> None:
         """Its data set is known, and what it wants of it is being drawn."""
         self.dataset = dataset
-        self.wait_for(self.queue[:0], dataset.count)
+        self.wait_for(nothing())
 
     def want(self, cache: Cache, dataset: Dataset, drawn: Drawn) -> None:
         """Take what was drawn for what it wants, and find out what of it is missing."""
-        cache.mend(dataset, drawn.numbers)  # or it would wait for what is there
-        cache.forgive(dataset, drawn.numbers, everything=self.request.retry_failed and not self.is_drawn)
-        failed = is_failed(dataset.index.words[drawn.numbers])
-        kept = cache.kept(dataset, drawn.numbers)
-        self.is_drawn, self.classes, self.numbers = True, drawn.classes, np.sort(drawn.numbers)
+        numbers = drawn.numbers if isinstance(drawn.numbers, Runs) else np.sort(drawn.numbers)
+        here = dataset.index.used()
+        here = here[is_among(here, numbers)]
+        cache.mend(dataset, here)  # or it would wait for what is there
+        cache.forgive(dataset, numbers, everything=self.request.retry_failed and not self.is_drawn)
+        failed, kept = is_failed(dataset.index.words[here]), cache.kept(dataset, here)
+        self.is_drawn, self.classes = True, drawn.classes
         self.format, self.format_why = dataset.choose_format(self.request.format)
         self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
-        self.wait_for(drawn.numbers[~kept & ~failed], dataset.count)
-        self.wanted, self.failed = len(drawn.numbers), int(failed.sum())
-        self.already = self.wanted - self.failed - len(self.queue) - self.staged
+        self.wait_for(numbers, drawn.numbers, here[failed | kept])
+        self.wanted, self.failed = len(numbers), int(failed.sum())
+        self.already = self.wanted - self.failed - self.left - self.staged
 
-    def wait_for(self, samples: Numbers, of: int) -> None:
-        """Make these what the job still waits for, of a data set that has had `of` samples."""
-        self.queue, self.cursor = samples, 0
-        self.waiting = np.zeros(of, dtype=np.bool_)
-        self.waiting[samples] = True
+    def wait_for(
+        self, numbers: Collection, queue: Collection | None = None, ended: Numbers | None = None
+    ) -> None:
+        """Make these, in rising order, what the job wants. `queue`: the same, in the order to stage them.
+
+        `ended`: those among them that it need not wait for.
+        """
+        ended = nothing() if ended is None else ended
+        self.numbers, self.queue, self.cursor = numbers, numbers if queue is None else queue, 0
+        self.left, self._passed, self._ended = len(numbers) - len(ended), [], ByNumber(np.bool_)
+        self._ended[ended] = True
+        if not isinstance(self.queue, Runs):
+            self.queue = self.queue[~self._ended[self.queue]]
 
     def is_waiting_for(self, samples: Numbers) -> Mask:
         """Which of these samples it still waits for."""
-        return self.waiting[samples]
+        return np.asarray(is_among(samples, self.numbers) & ~self._ended[samples])
+
+    def wait_only_for(self, samples: Numbers) -> None:
+        """Of what it waits for, wait for these any more."""
+        waiting = np.unique(samples[self.is_waiting_for(samples)])
+        self.numbers, self.left = waiting, len(waiting)
 
     def take(self, count: int, is_cared_for: Callable[[Numbers], Mask]) -> Numbers:
         """The next samples that are neither staged nor being staged by anyone; moves on.
@@ -125,22 +149,36 @@ class Job:
         It asks about those it comes to, and not about a whole data set for every shard.
         """
         if self.cursor >= len(self.queue):  # those that somebody else cared for may have come to nothing
-            left = np.flatnonzero(self.waiting)
-            self.queue, self.cursor = left[~is_cared_for(left)], 0
+            passed = np.concatenate([nothing(), *self._passed])
+            self._passed = [passed := passed[self.is_waiting_for(passed)]]
+            self.queue, self.cursor = passed[~is_cared_for(passed)], 0
         taken: list[Numbers] = []
-        have = 0
+        have, step = 0, count
         while have < count and self.cursor < len(self.queue):
-            part = self.queue[self.cursor : self.cursor + count - have]
-            self.cursor += len(part)
-            part = part[self.waiting[part] & ~is_cared_for(part)]
-            taken.append(part)
-            have += len(part)
-        return np.concatenate(taken) if taken else np.zeros(0, dtype=np.int64)
+            part = self.queue[self.cursor : self.cursor + step]
+            waiting = self.is_waiting_for(part)
+            places = np.flatnonzero(waiting & ~is_cared_for(part))[: count - have]
+            taken.append(part[places])
+            have += len(places)
+            seen = len(part) if have < count else int(places[-1]) + 1
+            self._pass(part[:seen][waiting[:seen]])
+            self.cursor += seen
+            step = min(2 * step, LOOK_SAMPLES)  # where much is resident, little steps would take long
+        return np.concatenate([nothing(), *taken])
+
+    def _pass(self, samples: Numbers) -> None:
+        """Remember what it came to and still waits for; what has ended since is forgotten now and then."""
+        self._passed.append(samples)
+        if len(self._passed) > PASSED_PARTS:
+            passed = np.concatenate(self._passed)
+            self._passed = [passed[self.is_waiting_for(passed)]]
 
     def count_off(self, samples: Numbers, staged_bytes: int) -> None:
         """Samples have come to their end: staged as so many bytes, or, with none, failed."""
-        count = int(self.waiting[samples].sum())
-        self.waiting[samples] = False
+        ended = np.unique(samples[self.is_waiting_for(samples)])
+        count = len(ended)
+        self._ended[ended] = True
+        self.left -= count
         if staged_bytes:
             self.staged += count
             self.bytes += staged_bytes * count // max(len(samples), 1)
@@ -150,8 +188,7 @@ class Job:
     def let_go(self) -> None:
         """It has ended, and is only told of any more: what is as large as its data set goes."""
         self.dataset = None
-        self.numbers = self.queue = np.zeros(0, dtype=np.int64)
-        self.waiting = np.zeros(0, dtype=np.bool_)
+        self.wait_for(nothing())
 
     def told(self) -> str:
         """The job in one line of the log."""

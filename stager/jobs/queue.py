@@ -16,10 +16,11 @@ from stager.dispatch.tasks import Tasks
 from stager.errors import CacheError, StagerError, UsageError, known_error
 from stager.jobs.job import Job, Request
 from stager.jobs.plan import NOTHING_TO_DO, make_plan
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
-from stager.reader.subset import Drawn, Subset, draw
-from stager.reader.values import Mask, Numbers, grown
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.runs import is_among
+from stager.reader.samples.subset import Drawn, Subset, draw
+from stager.reader.values import Mask, Numbers
 from stager.recipes import open_recipe
 from stager.scan.scan import Scan
 from stager.worker.messages import NOTHING_BUILT, Built
@@ -74,8 +75,7 @@ class JobQueue:
         job = self._new(self.cache.catalog.add_job(dataset.name, request.to_json()), request)
         job.state, job.dataset, job.is_drawn = "staging", dataset, True
         job.format, job.format_why = dataset.choose_format("auto")
-        job.wait_for(samples, dataset.count)
-        job.numbers = samples
+        job.wait_for(samples)
         job.wanted, job.plan, job.staging_at = len(samples), NOTHING_TO_DO, self.cache.clock.now()
         self.by_id[job.id] = job
         return job
@@ -109,7 +109,7 @@ class JobQueue:
     def fail(self, dataset: Dataset, samples: Numbers, error: StagerError) -> None:
         """Samples cannot be staged, through no fault of theirs: end the jobs that wait for them."""
         for job in self._open(dataset):
-            if job.waiting[samples].any():
+            if job.is_waiting_for(samples).any():
                 self.end(job, "failed", error)
 
     def _begin(self, job: Job) -> Job:
@@ -179,7 +179,6 @@ class JobQueue:
         dataset, job.changed = self.cache.adopt(job.request.spec, scan)
         for other in self._open():
             if other is not job and other.dataset is not None and other.dataset.name == dataset.name:
-                other.waiting = grown(other.waiting, other.dataset.count, False)
                 self._draw(other, other.dataset)
         if job.request.stop_after == "scan":
             self.end(job, "done")
@@ -221,7 +220,7 @@ class JobQueue:
 
     def _measure(self, job: Job, dataset: Dataset) -> None:
         """Have a few of the missing samples staged and measured, for the plan."""
-        if not len(job.queue):
+        if not job.left:
             job.plan = NOTHING_TO_DO
             self._settle(job)
             return
@@ -229,7 +228,7 @@ class JobQueue:
         self._check_fit(job)
         places = np.linspace(0, len(job.queue) - 1, min(PLAN_SAMPLES, len(job.queue))).astype(np.int64)
         picked = job.queue[places]
-        picked = picked[~self._tasks.in_flight(dataset)[picked]]
+        picked = picked[job.is_waiting_for(picked) & ~self._tasks.in_flight(dataset)[picked]]
         if len(picked):
             stage = self._tasks.measure if job.request.stop_after else self._tasks.build
             stage(Lot(dataset, picked, job.format), job.id)
@@ -241,7 +240,7 @@ class JobQueue:
         assert job.dataset is not None
         job.plan = make_plan(
             built,
-            samples=len(job.queue),
+            samples=job.left,
             cost=job.dataset.records.cost(job.queue),
             row_bytes=job.dataset.row_bytes,
             room_bytes=self.cache.budget.room_bytes(),
@@ -263,8 +262,7 @@ class JobQueue:
         """Refuse, before it starts, what cannot fit."""
         assert job.dataset is not None
         if self._tasks.knows_row_bytes(job.dataset) and not job.request.stop_after:
-            waiting = np.flatnonzero(job.waiting)
-            missing = int((~self._is_cared_for(job.dataset, waiting)).sum())
+            missing = job.left - int(job.is_waiting_for(self._cared_for(job.dataset)).sum())
             need_bytes = int(missing * self._tasks.mean_row_bytes(job.dataset))
             if need_bytes > self.cache.budget.room_bytes():
                 raise self.cache.budget.refusal(need_bytes)
@@ -315,18 +313,17 @@ class JobQueue:
         """Samples have come to their end, staged or failed: count them for every job that waits for them."""
         for job in self._open(dataset):
             if staged_bytes:
-                dataset.heat.asked(samples[job.waiting[samples]], self.cache.clock.wall())
+                dataset.heat.asked(samples[job.is_waiting_for(samples)], self.cache.clock.wall())
             job.count_off(samples, staged_bytes)
             self._settle(job)
 
     def _settle(self, job: Job) -> None:
         """End a job that waits for nothing more."""
         if job.stops and job.dataset is not None:
-            waiting = np.flatnonzero(job.waiting)
-            job.waiting[waiting[~self._is_cared_for(job.dataset, waiting)]] = False
-            if not job.ended and not job.waiting.any():
+            job.wait_only_for(self._cared_for(job.dataset))
+            if not job.ended and not job.left:
                 self.end(job, "cancelled")
-        elif not job.ended and job.plan is not None and not job.waiting.any():
+        elif not job.ended and job.plan is not None and not job.left:
             self.end(job, "done")
 
     # Small facts
@@ -337,7 +334,7 @@ class JobQueue:
         """Which of these samples jobs wait for."""
         mask = np.zeros(len(samples), dtype=np.bool_)
         for job in self._open(dataset):
-            mask |= job.waiting[samples]
+            mask |= job.is_waiting_for(samples)
         return mask
 
     def datasets(self, besides: Job | None = None) -> set[int]:
@@ -355,17 +352,14 @@ class JobQueue:
         """Which of these samples are staged, or being staged."""
         return self._tasks.in_flight(dataset)[samples] | self.cache.kept(dataset, samples)
 
+    def _cared_for(self, dataset: Dataset) -> Numbers:
+        """All samples that are staged, or being staged."""
+        here = dataset.index.used()
+        return np.union1d(here[self.cache.kept(dataset, here)], self._tasks.samples_in_flight(dataset))
+
 
 def _deadly(job_id: int) -> StagerError:
     return StagerError(
         f"job {job_id} ended the service {ENDS_MAX} times, and is not taken up again",
         hint="ask for less, or run it again; and report it, with the service's log",
     )
-
-
-def is_among(samples: Numbers, numbers: Numbers) -> Mask:
-    """Which samples are among these numbers, which rise."""
-    if not len(numbers):
-        return np.zeros(len(samples), dtype=np.bool_)
-    places = np.searchsorted(numbers, samples).clip(max=len(numbers) - 1)
-    return np.asarray(numbers[places] == samples)

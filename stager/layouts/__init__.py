@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from stager.errors import UsageError, nearest
-from stager.interfaces import Layout, LeftOut, Opener, Recipe
+from stager.interfaces import ComputedLayout, Layout, LeftOut, Opener, Recipe
 from stager.layouts.folder import FOLDER
 from stager.layouts.kind import LayoutKind
 from stager.layouts.table import TABLE
@@ -26,7 +26,9 @@ def check_layout(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return LAYOUTS[name].check(options)
 
 
-def open_layout(name: str, options: Mapping[str, Any], recipe: Recipe, left_out: LeftOut) -> Layout:
+def open_layout(
+    name: str, options: Mapping[str, Any], recipe: Recipe, left_out: LeftOut
+) -> Layout | ComputedLayout:
     """A layout for one scan, which counts what it leaves out."""
     return LAYOUTS[name].open(options, recipe, left_out)
 

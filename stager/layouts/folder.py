@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Literal
 
 from stager.interfaces import Entry, Folders, Kind, LeftOut, Listing
 from stager.layouts.kind import LayoutKind
@@ -22,6 +22,7 @@ class FolderLayout:
     the split and the second one the class. Samples right in a split have no class then, and are left out.
     """
 
+    is_computed: Literal[False] = False
     is_plain = True
     attributes: tuple[Attribute, ...] = ()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stager.interfaces import Layout, LeftOut, Opener, Recipe
+from stager.interfaces import ComputedLayout, Layout, LeftOut, Opener, Recipe
 
 Options = Mapping[str, Any]  # keys of a data set's table in stager.toml
 
@@ -15,5 +15,5 @@ class LayoutKind:
 
     options: tuple[str, ...]  # that it knows
     check: Callable[[Options], dict[str, Any]]  # every option, with its default if it was not given
-    open: Callable[[Options, Recipe, LeftOut], Layout]  # of options that were checked
+    open: Callable[[Options, Recipe, LeftOut], Layout | ComputedLayout]  # of options that were checked
     opener: Callable[[Options], Opener | None] = lambda options: None

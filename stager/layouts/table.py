@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy.typing as npt
 
@@ -15,7 +15,7 @@ from stager.errors import SampleError, UsageError, nearest
 from stager.interfaces import Entry, Folders, LeftOut, Listing, Needs, Opener
 from stager.layouts.kind import LayoutKind
 from stager.npy import parse_npy
-from stager.reader.predicate import COLUMNS
+from stager.reader.samples.predicate import COLUMNS
 from stager.reader.values import Attribute, ObjectInfo, Part
 
 OPTIONS: Final = {"table": "", "label": "", "split": "", "key": "", "at": ""}
@@ -30,6 +30,7 @@ class TableLayout:
     objects have several samples. Other columns, but those that paths are made of, are attributes.
     """
 
+    is_computed: Literal[False] = False
     is_plain = False
 
     def __init__(

@@ -262,13 +262,17 @@ class Loop:
             return None
         self._refill_at = self._clock.now() + REFILL_EVERY_S
         for dataset in self.cache.datasets.values():
-            words = dataset.index.words
-            cold = is_resident(words) | is_failed(words) | self._tasks.in_flight(dataset)
-            cold |= ~dataset.manifest.has(dataset.count)  # what has gone from the source cannot be had
-            hot = dataset.heat.hottest(~cold, self._tasks.shard_samples_max(dataset), self._clock.wall())
+            missing = partial(self._is_missing, dataset)
+            hot = dataset.heat.hottest(missing, self._tasks.shard_samples_max(dataset), self._clock.wall())
             if len(hot) and self._tasks.samples_that_fit(dataset, len(hot)) == len(hot):
                 return Lot(dataset, hot, dataset.choose_format("auto")[0])
         return None
+
+    def _is_missing(self, dataset: Dataset, samples: Numbers) -> Mask:
+        """Which of these samples could be staged, and nobody does. What has gone from the source cannot."""
+        words = dataset.index.words[samples]
+        cold = is_resident(words) | is_failed(words) | self._tasks.in_flight(dataset)[samples]
+        return np.asarray(dataset.manifest.has(samples) & ~cold)
 
     def _build(self, lot: Lot) -> None:
         """Give out a shard. What a reader needs and the budget has no room for goes through memory."""

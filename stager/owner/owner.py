@@ -20,9 +20,10 @@ from stager.owner.explain import explain
 from stager.owner.loop import Loop
 from stager.owner.readers import Readers
 from stager.reader.index import is_resident, shard_of
-from stager.reader.manifest import Manifest
 from stager.reader.record import datasets_dir, shard_path
-from stager.reader.subset import Subset, draw
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.runs import Collection, Runs, is_among
+from stager.reader.samples.subset import Subset, draw
 from stager.reader.values import Numbers, decode_key, pack_numbers
 from stager.recipes import check_installed
 
@@ -32,7 +33,7 @@ class Part:
     """What a subset was of a manifest, worked out off the loop."""
 
     manifest: Manifest
-    numbers: Numbers
+    numbers: Collection
 
 
 class Owner:
@@ -100,27 +101,27 @@ class Owner:
 
     def failures(self, name: str) -> list[dict[str, Any]]:
         dataset = self.dataset(name)
-        places = dataset.manifest.places
+        rows = self.cache.catalog.failures(dataset.id)
+        places = dataset.manifest.places_of(np.asarray([row.sample for row in rows], dtype=np.int64))
         return [
             {
                 "dataset": name,
-                "index": int(places[row.sample]),
+                "index": place,
                 "key": decode_key(row.key),
                 "reason": row.reason,
                 "detail": row.detail,
                 "at": row.at,
             }
-            for row in self.cache.catalog.failures(dataset.id)
-            if places[row.sample] >= 0
+            for row, place in zip(rows, places.tolist(), strict=True)
+            if place >= 0
         ]
 
     def classes(self, name: str) -> list[dict[str, Any]]:
         """The classes of a data set, with how much of each is resident."""
         dataset = self.dataset(name)
         manifest = dataset.manifest
-        total = np.bincount(manifest.labels, minlength=len(manifest.classes))
-        resident = is_resident(dataset.index.words[manifest.numbers])
-        here = np.bincount(manifest.labels[resident], minlength=len(manifest.classes))
+        total, places = manifest.class_sizes(), manifest.places_of(dataset.resident())
+        here = np.bincount(manifest.labels_at(places[places >= 0]), minlength=len(manifest.classes))
         return [
             {"class": known, "samples": int(many), "resident": int(have)}
             for known, many, have in zip(manifest.classes, total, here, strict=True)
@@ -147,7 +148,7 @@ class Owner:
             "dataset": name,
             "index": place,
             "key": manifest.key(place),
-            "label": manifest.classes[manifest.labels[place]],
+            "label": manifest.classes[int(manifest.labels_at(np.asarray([place]))[0])],
             "resident": resident,
             "shard": f"{int(shard_of(word)[0]):08x}" if resident else None,
             "version": dataset.records.infos([number])[0].version,
@@ -227,12 +228,12 @@ class Owner:
             return [shard for dataset_id in ids for shard in self.cache.catalog.shards(dataset_id)]
         if part is None or part.manifest is not dataset.manifest:  # scanned again meanwhile
             part = Part(dataset.manifest, draw(dataset.manifest, subset).numbers)
-        wanted = np.zeros(dataset.count + 1, dtype=np.bool_)
-        if whole:  # rows that are dead (-1), or of a sample that has gone, hold no shard back
-            wanted[:-1], wanted[-1] = ~dataset.manifest.has(dataset.count), True
-        wanted[part.numbers] = True
-        test = np.all if whole else np.any
-        return [shard for shard in self.cache.catalog.shards(dataset.id) if test(wanted[shard.samples])]
+        known = part.numbers if isinstance(part.numbers, Runs) else np.sort(part.numbers)
+        return [
+            shard
+            for shard in self.cache.catalog.shards(dataset.id)
+            if _is_of(shard.samples[shard.samples >= 0], known, dataset.manifest, whole)
+        ]
 
     # Verify
 
@@ -270,12 +271,18 @@ class Owner:
         jobs = []
         for dataset in self.cache.datasets.values():
             rows = [shard.samples for shard in bad if shard.dataset == dataset.id]
-            lost = np.intersect1d(
-                np.concatenate([dataset.manifest.numbers[:0], *rows]), dataset.manifest.numbers
-            )
+            lost = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *rows]))
+            lost = lost[lost >= 0]
+            lost = lost[dataset.manifest.has(lost)]
             if len(lost):
                 jobs.append(self.loop.jobs.restage(dataset, lost).id)
         return {"dropped": len(bad), "jobs": jobs}
+
+
+def _is_of(samples: Numbers, known: Collection, manifest: Manifest, whole: bool) -> bool:
+    """Whether all samples of a shard, or any, are known ones. One that has gone holds no shard back."""
+    is_known = is_among(samples, known)
+    return bool(np.all(is_known | ~manifest.has(samples)) if whole else np.any(is_known))
 
 
 def _count(shards: Iterable[ShardRow]) -> int:

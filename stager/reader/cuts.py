@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from stager.errors import UsageError, nearest
-from stager.reader.subset import mix
+from stager.reader.samples.subset import mix
 from stager.reader.values import Numbers, Shape, Shapes, Window, Windows
 
 SIDES_MAX: Final = 8

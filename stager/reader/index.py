@@ -6,8 +6,11 @@ never replaced and never shrinks. It only grows, in place; and before its name g
 it says that it is retired.
 """
 
+import errno
 import mmap
+import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import CacheError
-from stager.reader.values import Mask
+from stager.reader.values import Mask, Numbers
 
 Words = npt.NDArray[np.uint64]
 
@@ -88,6 +91,7 @@ class IndexReader:
 
     def __init__(self, path: Path, lineage: str, recipe: str) -> None:
         """Raise CacheError if there is no index, or it is not of this list of samples and recipe."""
+        self._path = path
         mapped = map_file(path, mmap.PROT_READ)
         count = _check(path, mapped, identity_of(lineage, recipe))
         self.words: Words = np.frombuffer(mapped, "<u8", count, HEADER_BYTES)
@@ -99,6 +103,11 @@ class IndexReader:
         """How often words were taken away: when it moves, shards that are open may be gone from disk."""
         return int(self._evictions[0])
 
+    def failed(self) -> Numbers:
+        """The numbers of all samples that cannot be had."""
+        used = used_words(self._path, self.words)
+        return used[is_failed(self.words[used])]
+
     @property
     def is_retired(self) -> bool:
         """Nothing will ever be resident here again: whoever wants more opens the data set again."""
@@ -108,6 +117,31 @@ class IndexReader:
 def identity_of(lineage: str, recipe: str) -> bytes:
     """What says whose index it is."""
     return IDENTITY.pack(MAGIC, FORMAT_VERSION, bytes.fromhex(lineage), bytes.fromhex(recipe))
+
+
+def used_words(path: Path, words: Words) -> Numbers:
+    """The numbers of all words of an index that are not 0. Where its file has a hole, nobody looks."""
+    found: list[npt.NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+    with path.open("rb") as file:
+        for start, stop in data_ranges(file.fileno(), HEADER_BYTES, HEADER_BYTES + words.nbytes):
+            first, end = (start - HEADER_BYTES) // 8, -(-(stop - HEADER_BYTES) // 8)
+            found.append(first + np.flatnonzero(words[first:end]))
+    return np.concatenate(found)
+
+
+def data_ranges(fd: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file, between two offsets, that are no holes; all of it, where that cannot be told."""
+    while start < stop:
+        try:
+            begin = os.lseek(fd, start, os.SEEK_DATA)
+            end = min(os.lseek(fd, begin, os.SEEK_HOLE), stop)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # that says: there is nothing but holes
+                yield start, stop
+            return
+        if begin < stop:
+            yield begin, end
+        start = end
 
 
 def map_file(path: Path, protection: int) -> mmap.mmap:

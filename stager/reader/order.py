@@ -7,7 +7,7 @@ version changes.
 import numpy as np
 
 from stager.errors import UsageError
-from stager.reader.subset import mix
+from stager.reader.samples.subset import mix
 from stager.reader.values import Numbers
 
 

@@ -4,7 +4,9 @@ import base64
 import hashlib
 import json
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -66,6 +68,9 @@ class Attribute(NamedTuple):
     name: str
     type: str  # one of ATTRIBUTE_TYPES
 
+
+SMALL_BYTES: Final = 1 << 18  # an array so small is not worth pages of its own
+PAGE_VALUES: Final = 4096
 
 ATTRIBUTE_TYPES: Final = ("bool", "int64", "float64", "string")
 
@@ -183,26 +188,63 @@ class ShardReader(Protocol):
         """Let go of the file. It is opened again if it is read again."""
 
 
-def grown(values: npt.NDArray[Any], count: int, fill: Any) -> npt.NDArray[Any]:
-    """An array by sample number, made longer for samples that came later; these have `fill`."""
-    if count <= len(values):
-        return values
-    return np.concatenate([values, np.full(count - len(values), fill, values.dtype)])
-
-
 class ByNumber:
-    """Values by sample number, of those samples that there were; samples that came later have `other`."""
+    """A value for each sample, by its number: zero until it is set.
 
-    def __init__(self, values: npt.NDArray[Any], other: Any) -> None:
-        self._values, self._other = values, other
+    It grows by itself. Memory that is zero is not there: what was never set takes none, however many samples
+    there are.
+    """
+
+    def __init__(self, dtype: npt.DTypeLike, values: npt.NDArray[Any] | None = None) -> None:
+        self._values = zeros_by_number(0, dtype) if values is None else values
 
     def __getitem__(self, numbers: Numbers) -> npt.NDArray[Any]:
         if not len(numbers) or int(numbers.max()) < len(self._values):
             return np.asarray(self._values[numbers])
-        found = np.full(len(numbers), self._other, self._values.dtype)
+        found = np.zeros(len(numbers), self._values.dtype)
         inside = numbers < len(self._values)
         found[inside] = self._values[numbers[inside]]
         return found
+
+    def __setitem__(self, numbers: Numbers, value: Any) -> None:
+        if len(numbers):
+            self._have(numbers)[numbers] = value
+
+    def add(self, numbers: Numbers, values: npt.NDArray[Any]) -> None:
+        """Add to the values of these samples, each as often as it is named."""
+        if len(numbers):
+            np.add.at(self._have(numbers), numbers, values)
+
+    def _have(self, numbers: Numbers) -> npt.NDArray[Any]:
+        """The array, long enough for these."""
+        needed = int(numbers.max()) + 1
+        if needed > len(self._values):
+            self._values = _grown(self._values, max(needed, 2 * len(self._values)))
+        return self._values
+
+
+def zeros_by_number(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Zeros for so many samples. Memory comes page by page, with what is written.
+
+    NumPy asks for huge pages: a value here and there would take 2 MiB each.
+    """
+    size_bytes = count * np.dtype(dtype).itemsize
+    if size_bytes < SMALL_BYTES:
+        return np.zeros(count, dtype)
+    mapped = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        mapped.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(mapped, dtype)
+
+
+def _grown(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """The same, and zeros behind it. Pages of zeros are not copied: they would take memory."""
+    grown = zeros_by_number(count, values.dtype)
+    for start in range(0, len(values), PAGE_VALUES):
+        part = values[start : start + PAGE_VALUES]
+        if part.any():
+            grown[start : start + len(part)] = part
+    return grown
 
 
 def pack_numbers(numbers: Numbers) -> str:
@@ -232,6 +274,18 @@ def key_hash(key: str) -> int:
 def sample_tag(key: str, version: str) -> int:
     """A number for one version of one key."""
     return xxhash.xxh3_64_intdigest(encode_key(key) + b"\0" + version.encode())
+
+
+def version_of(key: str, parts: Sequence[Part], at: Any, inputs: Sequence[Any]) -> str:
+    """One whole object's own version, under its key; else a digest of all that makes the sample.
+
+    Under another key the version would not say which object it is: two files may have one time and size.
+    """
+    is_whole = len(parts) == 1 and parts[0][1:] == (0, None) and parts[0].info.key == key
+    if is_whole and at is None and not inputs:
+        return parts[0].info.version
+    told = [(part.info.key, part.info.version, part.start, part.stop) for part in parts]
+    return digest_of(canonical_json([told, at, inputs]).encode())
 
 
 def checksum_of(

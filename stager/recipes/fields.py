@@ -7,7 +7,7 @@ from typing import Any
 
 from stager.errors import UsageError
 from stager.interfaces import Data, Kind, Needs, Recipe
-from stager.reader.predicate import COLUMNS
+from stager.reader.samples.predicate import COLUMNS
 from stager.reader.values import Arrays, Field, canonical_json, digest_of
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from stager.interfaces import Entry, Folders, Layout, Listing
-from stager.reader.sample_list import OBJECT, PARTS
+from stager.reader.samples.segments import OBJECT, PARTS
 from stager.reader.values import (
     Attribute,
     ObjectInfo,
-    Part,
     canonical_json,
     digest_of,
     encode_key,
     key_hash,
     sample_tag,
+    version_of,
 )
 
 CHUNK_ENTRIES: Final = 16_384  # entries held as Python values at once
@@ -81,18 +81,6 @@ def find(layout: Layout, listing: Listing, progress: Callable[[int], None]) -> F
     chunk.clear()
     progress(seen)
     return columns.found()
-
-
-def version_of(key: str, parts: Sequence[Part], at: Any, inputs: Sequence[Any]) -> str:
-    """One whole object's own version, under its key; else a digest of all that makes the sample.
-
-    Under another key the version would not say which object it is: two files may have one time and size.
-    """
-    is_whole = len(parts) == 1 and parts[0][1:] == (0, None) and parts[0].info.key == key
-    if is_whole and at is None and not inputs:
-        return parts[0].info.version
-    told = [(part.info.key, part.info.version, part.start, part.stop) for part in parts]
-    return digest_of(canonical_json([told, at, inputs]).encode())
 
 
 class _Column:

@@ -3,7 +3,7 @@
 All of it happens in a worker: the loop that adopts a scan only renames files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stager.errors import CacheError
-from stager.interfaces import Layout, Listing
-from stager.reader.manifest import MANIFEST_FORMAT, PLACE, Manifest, attribute_column
-from stager.reader.sample_list import NUMBERS_MAX, PARTS, RECORD, SampleList
-from stager.reader.sealed import write_sealed
+from stager.interfaces import ComputedLayout, Layout, Listing
+from stager.reader.samples.manifest import (
+    COMPUTED_FORMAT,
+    MANIFEST_FORMAT,
+    PLACE,
+    ListedManifest,
+    Manifest,
+    attribute_column,
+)
+from stager.reader.samples.rules import Rule
+from stager.reader.samples.runs import Runs
+from stager.reader.samples.sample_list import NUMBERS_MAX, SampleList
+from stager.reader.samples.sealed import write_sealed
+from stager.reader.samples.segments import PARTS, RECORD, ComputedSegment
 from stager.reader.values import (
     Numbers,
     canonical_json,
+    digest_of,
 )
 from stager.scan.found import Found, find
 
@@ -32,9 +43,17 @@ class Scan:
     path: Path  # of the manifest
 
     @property
-    def segment(self) -> Path:
-        """The records that are new. Not there: none is."""
-        return self.path.with_suffix(".samples")
+    def segments(self) -> list[Path]:
+        """What the data set's list does not have yet, in order."""
+        return sorted(self.path.parent.glob(f"{self.path.name}.samples-*"))
+
+    def add_segment(self, *tables: pa.Table) -> None:
+        """Write one more segment."""
+        write_sealed(self._next_segment, *tables)
+
+    @property
+    def _next_segment(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.samples-{len(self.segments):06d}")
 
     @property
     def joins(self) -> Path:
@@ -47,8 +66,13 @@ class Scan:
             return Joins(*compared, found["replaced"], found["moved"], int(found["samples"]))
 
     def unlink(self) -> None:
-        for path in (self.path, self.segment, self.joins):
+        for path in self.paths:
             path.unlink(missing_ok=True)
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files of it that may be there."""
+        return [self.path, *self.segments, self._next_segment, self.joins]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +104,40 @@ NOTHING_KNOWN: Final = Known(SampleList("", (), ()))
 
 def write_manifest(
     path: Path,
-    layout: Layout,
+    layout: Layout | ComputedLayout,
     listing: Listing,
     known: Known = NOTHING_KNOWN,
     progress: Callable[[int], None] = lambda scanned: None,
 ) -> str:
     """Write a `Scan` of what a layout finds; return the manifest's digest."""
+    if layout.is_computed:
+        return write_computed(Scan(path), layout.rules(listing), known)
     return write_scan(Scan(path), find(layout, listing, progress), known)
+
+
+def write_computed(scan: Scan, rules: Sequence[Rule], known: Known) -> str:
+    """Write a `Scan` of what rules say. What follows from a rule that is known has its numbers."""
+    runs: list[tuple[int, int]] = []
+    first = len(known.records)
+    for rule in rules:
+        row = 0
+        for number, segment in known.records.computed():
+            if segment.rule.identity == rule.identity and segment.start == row < rule.count:
+                count = min(segment.stop, rule.count) - row
+                runs.append((number, count))
+                row += count
+        if row < rule.count:
+            scan.add_segment(ComputedSegment(rule, row, rule.count).table())
+            runs.append((first, rule.count - row))
+            first += rule.count - row
+    _check_room(first)
+    none = np.zeros((2, 0), dtype=np.int64)
+    _write_joins(scan, known, none, none[0], len(Runs(runs)))
+    classes, splits, told = [""], [""], [rule.to_json() for rule in rules]
+    digest = digest_of(canonical_json([classes, splits, told]).encode())
+    about = {"format": COMPUTED_FORMAT, "digest": digest, "classes": classes, "splits": splits, "runs": runs}
+    write_sealed(scan.path, PLACE.empty_table().replace_schema_metadata({"stager": canonical_json(about)}))
+    return digest
 
 
 def write_scan(scan: Scan, samples: Found, known: Known) -> str:
@@ -96,21 +147,13 @@ def write_scan(scan: Scan, samples: Found, known: Known) -> str:
     is_new = np.ones(len(found), np.bool_) if known.relist else found < 0
     first = 0 if known.relist else len(known.records)
     numbers = np.where(is_new, first + np.cumsum(is_new) - 1, found)
-    if first + int(is_new.sum()) >= NUMBERS_MAX:
-        raise CacheError("the data set has had too many samples", hint="evict it, and prefetch it again")
+    _check_room(first + int(is_new.sum()))
     moved = np.full(len(known.records) if known.relist else 0, -1, dtype=np.int64)
     if known.relist:
         moved[found[found >= 0]] = numbers[found >= 0]
-    np.savez(
-        scan.joins,
-        lineage=np.asarray(known.records.lineage),
-        count=len(known.records),
-        replaced=_replaced(table, found < 0, numbers, known.newest),
-        moved=moved,
-        samples=len(table),
-    )
+    _write_joins(scan, known, _replaced(table, found < 0, numbers, known.newest), moved, len(table))
     if is_new.any():
-        write_sealed(scan.segment, *segment_of(samples, is_new))
+        scan.add_segment(*segment_of(samples, is_new))
     about: dict[str, Any] = {
         "format": MANIFEST_FORMAT,
         "digest": digest,
@@ -125,6 +168,18 @@ def write_scan(scan: Scan, samples: Found, known: Known) -> str:
     columns = [pa.array(numbers, pa.uint32()), table["label"], table["split"], *samples.values]
     write_sealed(scan.path, pa.table(columns, schema=schema.with_metadata({"stager": canonical_json(about)})))
     return digest
+
+
+def _check_room(numbers: int) -> None:
+    if numbers >= NUMBERS_MAX:
+        raise CacheError("the data set has had too many samples", hint="evict it, and prefetch it again")
+
+
+def _write_joins(
+    scan: Scan, known: Known, replaced: npt.NDArray[np.int64], moved: Numbers, samples: int
+) -> None:
+    lineage, count = np.asarray(known.records.lineage), len(known.records)
+    np.savez(scan.joins, lineage=lineage, count=count, replaced=replaced, moved=moved, samples=samples)
 
 
 def segment_of(samples: Found, is_new: npt.NDArray[np.bool_]) -> list[pa.Table]:
@@ -154,8 +209,9 @@ def _with_own_objects(added: pa.Table, objects: pa.Table) -> list[pa.Table]:
 
 def match(table: pa.Table, records: SampleList) -> Numbers:
     """The number of each sample that the records have, by tag and key and version; else -1."""
-    everyone = np.arange(len(records))
-    found = join(table["tag"].to_numpy(), records.values("tag", everyone))
+    listed = records.listed()
+    found = join(table["tag"].to_numpy(), records.values("tag", listed))
+    found[found >= 0] = listed[found[found >= 0]]
     places = np.flatnonzero(found >= 0)
     for name in ("key", "version"):
         ours = (
@@ -171,7 +227,7 @@ def _replaced(
     table: pa.Table, is_new: npt.NDArray[np.bool_], numbers: Numbers, newest: Manifest | None
 ) -> npt.NDArray[np.int64]:
     """Numbers before and now, two rows, of keys that the newest manifest has in another version."""
-    if newest is None or not is_new.any():
+    if not isinstance(newest, ListedManifest) or not is_new.any():
         return np.zeros((2, 0), dtype=np.int64)
     places = join(table["key_hash"].to_numpy()[is_new], newest.key_hashes)
     return np.stack([newest.numbers[places[places >= 0]], numbers[is_new][places >= 0]])

@@ -1,12 +1,12 @@
 """What is known of the reads to come of one session: when it reads each sample."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from stager.reader.values import ByNumber, Numbers
+from stager.reader.values import Mask, Numbers
 
 NEVER: Final = np.iinfo(np.int64).max
 
@@ -38,7 +38,7 @@ class Course:
     job: Hashable  # sessions of one job share it: the ranks of a training
     is_uniform: bool  # the job reads each of its samples once an epoch
     uses: Uses
-    members: ByNumber  # whether the job reads a sample
+    members: Callable[[Numbers], Mask]  # which of some samples the job reads
     position: int
     rate: float  # samples/s
     epoch_s: float

@@ -1,7 +1,8 @@
 """What readers will read next: the order of each session, how far it is, and how far we have looked ahead."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,9 +12,10 @@ from stager.clock import Clock
 from stager.errors import UsageError
 from stager.reader.cuts import Cut
 from stager.reader.index import is_failed, is_resident
-from stager.reader.manifest import Manifest
 from stager.reader.order import epoch_order, rank_order
-from stager.reader.subset import Subset, draw
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.runs import Runs, is_among
+from stager.reader.samples.subset import Subset, draw
 from stager.reader.values import ByNumber, Mask, Numbers
 from stager.sessions.course import NEVER, Course, Uses
 
@@ -89,7 +91,7 @@ class OpenSession:
         if reading.shuffle:
             order = self._numbers[epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)]
         else:
-            order = self._numbers
+            order = self._numbers[:]
         start = 0 if epochs_ahead else reading.start
         read = rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
         return reading.cut.rows(read) if reading.cut else read
@@ -119,18 +121,18 @@ class OpenSession:
         return Uses(np.concatenate([self.order, self._order(1)]))
 
     @cached_property
-    def _members(self) -> ByNumber:
-        members = np.zeros(self.dataset.count, dtype=np.bool_)
-        if self.asked.own_orders:
-            members[self.order] = members[self._order(1)] = True
-        else:
-            members[self._numbers] = True
-        return ByNumber(members, False)
+    def _members(self) -> Callable[[Numbers], Mask]:
+        if isinstance(self._numbers, Runs) and not self.asked.own_orders:
+            return partial(is_among, known=self._numbers)
+        members = ByNumber(np.bool_)
+        for numbers in (self.order, self._order(1)) if self.asked.own_orders else (self._numbers[:],):
+            members[numbers] = True
+        return members.__getitem__
 
     def look_ahead(self) -> None:
         """Work out what evictions ask for. It takes half a second for a million samples: off the loop."""
         self._uses.after(NONE, 0)
-        self._members[NONE].any()
+        self._members(NONE).any()
 
     def course(self) -> Course:
         """What is known of the reads to come."""
@@ -149,18 +151,18 @@ class OpenSession:
 
     @cached_property
     def _last_places(self) -> ByNumber:
-        """For each sample of the data set the last place in the order, or -1."""
-        places = np.full(self.dataset.count, -1, dtype=np.int32)
-        places[self.order] = np.arange(len(self.order), dtype=np.int32)  # of several places, the last stays
-        return ByNumber(places, -1)
+        """For each sample the last place in the order, and 1; 0: it is not in it."""
+        places = ByNumber(np.int32)
+        places[self.order] = np.arange(1, len(self.order) + 1, dtype=np.int32)  # of several, the last stays
+        return places
 
     def is_ahead(self, samples: Numbers) -> Mask:
         """Which of these samples are still to be read."""
-        return np.asarray(self._last_places[samples] >= self.position)
+        return np.asarray(self._last_places[samples] > self.position)
 
     def distance_to(self, samples: Numbers) -> int | None:
         """How many samples it reads before the first of these; None: they are not in its order."""
-        places = self._last_places[samples]
+        places = self._last_places[samples] - 1
         places = places[places >= 0]
         return max(0, int(places.min()) - self.position) if len(places) else None
 
@@ -170,7 +172,7 @@ class OpenSession:
         words = self.dataset.index.words[self.order]
         return int((~is_resident(words) & ~is_failed(words)).sum())
 
-    def ahead(self, in_flight: Mask, largest: int, reach: int) -> Numbers:
+    def ahead(self, in_flight: ByNumber, largest: int, reach: int) -> Numbers:
         """The next samples to stage for this reader; small shards where they are needed soon. Moves on.
 
         At most `reach` samples ahead of it. Once there, it waits until half of that is read: no tiny shards.

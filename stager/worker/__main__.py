@@ -23,9 +23,9 @@ from stager.cache.budget import check_free
 from stager.errors import known_error
 from stager.interfaces import LeftOut, Recipe, Scanning, Source
 from stager.layouts import open_layout, open_opener
-from stager.reader.manifest import Manifest
 from stager.reader.record import DatasetSpec
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.sample_list import SampleList
 from stager.reader.values import ObjectInfo, canonical_json
 from stager.recipes import check_ready, open_recipe
 from stager.scan.scan import NOTHING_KNOWN, Known, write_manifest

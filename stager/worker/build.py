@@ -13,7 +13,7 @@ import numpy as np
 from stager.config import OBJECT_BYTES_MAX
 from stager.errors import SampleError, SourceBusy, SourceError
 from stager.interfaces import Data, Fetched, Opened, Opener, Recipe, ShardFormat, ShardWriter, Source
-from stager.reader.sample_list import SampleList
+from stager.reader.samples.sample_list import SampleList
 from stager.reader.values import Part, Prepared, SampleInfo, ShardHeader, checksum_of
 from stager.worker.messages import Built
 from stager.worker.pools import Pools

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stager.errors import StagerError, UsageError
-from stager.reader.subset import Hashes, mix
+from stager.reader.samples.subset import Hashes, mix
 from stager.reader.values import Field, Shape, digest_of
 
 Image = npt.NDArray[np.uint8]

@@ -6,9 +6,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from stager.owner.meter import MISS_REASONS
 from stager.owner.readers import Version
-from stager.reader.predicate import parse
+from stager.reader.samples.predicate import parse
+from stager.reader.samples.subset import Subset
 from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S
-from stager.reader.subset import Subset
 
 SHARDS_MAX: Final = 65_536  # to verify in one request
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body
 
 from stager.owner.owner import Owner, Part
 from stager.owner.verbs import WHY
-from stager.reader.subset import Subset, draw
+from stager.reader.samples.subset import Subset, draw
 from stagerd.api.bodies import PinBody, SampleBody, SubsetBody
 from stagerd.api.handlers import Ask
 

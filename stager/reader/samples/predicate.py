@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stager.errors import UsageError
-from stager.reader.manifest import Manifest
+from stager.reader.samples.manifest import ListedManifest
 from stager.reader.values import Mask, encode_key
 
 COLUMNS: Final = ("class", "key", "label", "size", "split", "version")
@@ -57,7 +57,7 @@ SHOWN_CHARS: Final = 100
 class Columns:
     """The columns of a manifest. Classes and splits are compared by name, of which there are few."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: ListedManifest) -> None:
         self._manifest = manifest
 
     def check(self, name: str) -> pa.DataType:
@@ -89,7 +89,7 @@ Predicate = Callable[[Columns], Mask]
 Value = Callable[[Columns], Any]  # an array of one
 
 
-def select(manifest: Manifest, expression: str) -> Mask:
+def select(manifest: ListedManifest, expression: str) -> Mask:
     """Which samples of a manifest an expression is true for."""
     return parse(expression)(Columns(manifest))
 

@@ -1,19 +1,23 @@
 """The part of a manifest that is wanted, drawn the same way wherever it is drawn."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from stager.errors import UsageError, nearest
-from stager.reader.manifest import Manifest
-from stager.reader.predicate import select
+from stager.reader.samples.manifest import ComputedManifest, ListedManifest, Manifest
+from stager.reader.samples.predicate import select
+from stager.reader.samples.runs import Collection, Runs
 from stager.reader.values import Numbers, decode_key, key_hash
 
 Hashes = npt.NDArray[np.uint64]
+
+DRAW_PLACES: Final = 1 << 17  # of a computed manifest, looked at at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class Subset:
 class Drawn:
     """A subset of one manifest: its places in rising order, their samples, and the drawn classes, sorted."""
 
-    places: Numbers
-    numbers: Numbers
+    places: Collection
+    numbers: Collection
     classes: tuple[str, ...]
 
 
@@ -78,6 +82,44 @@ def parse_classes(text: str | None) -> int | tuple[str, ...] | None:
 
 def draw(manifest: Manifest, subset: Subset) -> Drawn:
     """The samples of a subset. Pure: the same manifest and subset give the same samples everywhere."""
+    if isinstance(manifest, ComputedManifest):
+        return _draw_computed(manifest, subset)
+    assert isinstance(manifest, ListedManifest), "there is no third kind"
+    return _draw_listed(manifest, subset)
+
+
+def _draw_computed(manifest: ComputedManifest, subset: Subset) -> Drawn:
+    """All of one class: what is left is how many. Nobody looks at a million samples at once."""
+    if subset.where is not None:
+        raise UsageError(
+            "samples that are computed have no columns to choose by",
+            hint="choose by --fraction or --per-class instead of --where",
+        )
+    if subset.split is not None:
+        _split(manifest, subset.split)
+    _classes(manifest, subset, np.zeros(1, np.int32))
+    count = len(manifest)
+    wanted = count if subset.fraction is None else math.ceil(count * subset.fraction)
+    wanted = wanted if subset.per_class is None else min(wanted, subset.per_class)
+    if wanted == count:
+        return Drawn(Runs([(0, count)]), manifest.numbers, manifest.classes)
+    places = _lowest(count, wanted, subset.seed)
+    return Drawn(places, manifest.numbers[places], manifest.classes)
+
+
+def _lowest(count: int, wanted: int, seed: int) -> Numbers:
+    """The places with the lowest ranks, in rising order. Fewer are part of more."""
+    ranks, found = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    for start in range(0, count, DRAW_PLACES):
+        places = np.arange(start, min(start + DRAW_PLACES, count))
+        ranks, found = np.append(ranks, mix(places.astype(np.uint64), seed)), np.append(found, places)
+        if len(found) > wanted:
+            lowest = np.argpartition(ranks, wanted - 1)[:wanted]
+            ranks, found = ranks[lowest], found[lowest]
+    return np.sort(found)
+
+
+def _draw_listed(manifest: ListedManifest, subset: Subset) -> Drawn:
     wanted = np.ones(len(manifest), dtype=np.bool_)
     if subset.split is not None:
         wanted &= manifest.split_of == _split(manifest, subset.split)
@@ -125,7 +167,7 @@ def _classes(manifest: Manifest, subset: Subset, present: npt.NDArray[np.int32])
     return np.sort(np.asarray([label_of[name] for name in subset.classes], dtype=np.int32))
 
 
-def _part(manifest: Manifest, places: Numbers, subset: Subset) -> Numbers:
+def _part(manifest: ListedManifest, places: Numbers, subset: Subset) -> Numbers:
     """Of each class the samples with the lowest ranks."""
     ranks = mix(manifest.key_hashes[places], subset.seed)
     labels = manifest.labels[places]
