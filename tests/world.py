@@ -22,22 +22,25 @@ from stager.owner.owner import Owner
 from stager.reader.record import DatasetSpec
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.samples.subset import Subset
-from stager.reader.values import SourceSpec
+from stager.reader.values import SampleInfo, SourceSpec
 from stager.recipes import check_recipe
 from stager.sessions.leases import Leases
 from world_events import CAPACITIES, EVENT_NAMES, EVENT_WEIGHTS, SETS, Events
 from world_parts import (
     Fuse,
     Killed,
+    Shown,
     SimulatedBeside,
     SimulatedClock,
     SimulatedDisk,
     SimulatedPool,
     SimulatedSource,
+    SimulatedTable,
     guarded,
 )
 from world_readers import SimulatedReader
 
+SOURCES: Final = {"a": SimulatedSource, "b": SimulatedSource, "t": SimulatedTable}
 MEMORIES: Final = (0, 100_000, 300_000, 1_000_000)
 CROPS: Final = (64, 48)
 OUTGROWN_SMALL: Final = 1.2
@@ -71,7 +74,7 @@ class World(Events):
         self.fuse = Fuse()
         self.clock = SimulatedClock(self.fuse)
         self.sources = {
-            name: SimulatedSource(f"c{number % 3}/{number:02d}.jpg" for number in range(count))
+            name: SOURCES[name](f"c{number % 3}/{number:02d}.jpg" for number in range(count))
             for name, count in SETS.items()
         }
         self.config = Config(
@@ -87,8 +90,8 @@ class World(Events):
         self.makes: list[tuple[SimulatedReader, Callable[[], Any]]] = []  # sessions that are being worked out
         self.processes: dict[int, int] = {}  # when each began, by pid
         self.waits: list[tuple[Future[Any], float]] = []
-        self.listed: dict[str, dict[str, str]] = {}
-        self.numbers: dict[str, list[tuple[str, str]]] = {}  # key and version of each number, by lineage
+        self.listed: dict[str, dict[str, Shown]] = {}
+        self.numbers: dict[str, list[SampleInfo]] = {}  # what each number is, by lineage
         self.words_seen: dict[str, Any] = {}
         self.shards: dict[int, tuple[Any, list[tuple[str, str]]]] = {}  # by inode: open, and what is in it
         self.flipped: set[int] = set()  # shards whose file was damaged
@@ -297,18 +300,18 @@ class World(Events):
         """The lists of samples that there are: one that is made anew has other numbers."""
         return {dataset.record.lineage for dataset in self.cache.open.values()}
 
-    def known_numbers(self, records: SampleList) -> list[tuple[str, str]]:
-        """The key and version of each number of a list: what a number once was, it is for life."""
+    def known_numbers(self, records: SampleList) -> list[SampleInfo]:
+        """What each number of a list is: what a number once was, it is for life."""
         known = self.numbers.setdefault(records.lineage, [])
         if len(known) < len(records):
-            infos = records.infos(np.arange(len(known), len(records)))
-            known += [(info.key, info.version) for info in infos]
+            known += records.infos(np.arange(len(known), len(records)))
         return known
 
     def spec(self, name: str, crop: int = 0) -> DatasetSpec:
         crop = crop or self.rng.choice((CROPS[0], *CROPS))
         recipe = check_recipe({"kind": "image", "resize": 0, "crop": crop})
-        return DatasetSpec(name, SourceSpec(f"/simulated/{name}"), "folder", recipe)
+        source = self.sources[name]
+        return DatasetSpec(name, SourceSpec(f"/simulated/{name}"), source.layout, recipe, source.options)
 
     def subset(self) -> Subset:
         return self.rng.choice(
@@ -316,7 +319,7 @@ class World(Events):
         )
 
     def name(self) -> str:
-        return self.rng.choice(("a", "a", "b"))
+        return self.rng.choice(("a", "a", "b", "t"))
 
     def pick_reader(self) -> SimulatedReader | None:
         return self.rng.choice(self.readers) if self.readers else None

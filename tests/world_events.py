@@ -15,12 +15,12 @@ from stager.jobs.job import Request
 from stager.owner.loop import STOP_S
 from stager.reader.index import HEADER_BYTES, is_damaged
 from stager.reader.record import datasets_dir
-from world_parts import Killed
+from world_parts import Killed, SimulatedTable
 from world_readers import SimulatedReader
 
 CAPACITIES: Final = (200_000, 300_000, 450_000, 700_000, 3_000_000)
 READERS_MOST: Final = 5
-SETS: Final = {"a": 24, "b": 8}  # data sets, and how many samples each has
+SETS: Final = {"a": 24, "b": 8, "t": 6}  # data sets, and how many objects each has
 YEAR_S: Final = 365 * 86_400.0
 
 
@@ -87,7 +87,9 @@ class Events:
             keys = sorted(source.versions)
             act = self.rng.choice(("change", "change", "add", "remove", "revert"))
             key = self.rng.choice(keys) if keys else ""
-            if act == "add" or not keys:
+            if isinstance(source, SimulatedTable) and keys and self.rng.random() < 0.5:
+                self._table_changes(source, key)
+            elif act == "add" or not keys:
                 source.add(f"c{self.rng.randrange(3)}/{self.rng.randrange(40):02d}.jpg")
             elif act == "change":
                 source.change(key)
@@ -95,6 +97,15 @@ class Events:
                 del source.versions[key]
             else:
                 source.versions[key] = self.rng.randint(1, source.newest[key])
+
+    def _table_changes(self, table: SimulatedTable, key: str) -> None:
+        """A row names another object, which may have the same version; or it comes, or goes."""
+        row = self.rng.choice(sorted(table.rows))
+        act = self.rng.choice(("point", "point", "add", "remove"))
+        if act == "remove" and len(table.rows) > 1:
+            del table.rows[row]
+        else:
+            table.point(row if act == "point" else f"r{self.rng.randrange(30):02d}", key)
 
     def source_vanishes(self) -> None:
         source = self.sources[self.name()]

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from making import Listed, folder_layout
+from making import Listed
 from stager.cache.budget import check_free
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
@@ -21,10 +22,12 @@ from stager.dispatch.events import Beside, Events
 from stager.dispatch.pool import WorkerMessage, WorkerProcess
 from stager.dispatch.sync import Durable, DurableQueue
 from stager.errors import SourceBusy, SourceNotFound, StagerError, known_error
+from stager.interfaces import LeftOut
+from stager.layouts import open_layout
 from stager.reader.record import DatasetSpec
 from stager.reader.samples.manifest import Manifest
 from stager.reader.samples.sample_list import SampleList
-from stager.reader.values import ObjectInfo, Prepared, ShardHeader, checksum_of, sample_tag
+from stager.reader.values import ObjectInfo, Prepared, SampleInfo, ShardHeader, checksum_of, sample_tag
 from stager.recipes import open_recipe
 from stager.scan.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.shards import FORMATS
@@ -41,6 +44,9 @@ from stager.worker.messages import (
 )
 
 OBJECT_BYTES: Final = 1000
+TABLE: Final = "samples.csv"
+
+Shown = tuple[str, str]  # what a sample shows: an object, and its version
 
 
 class Killed(BaseException):
@@ -85,25 +91,40 @@ class SimulatedClock:
 
 @lru_cache(maxsize=4096)
 def pixels(key: str, version: str, crop: int) -> npt.NDArray[np.uint8]:
-    """The one right array of a sample: other keys, versions and recipes have other bytes in every block."""
+    """The one right array of an object: other keys, versions and recipes have other bytes in every block."""
     random = np.random.Generator(np.random.PCG64(sample_tag(key, version) ^ crop))
     made = random.integers(1, 256, (crop, crop, 3), dtype=np.uint8)  # no zeros: a hole is never right
     made.flags.writeable = False
     return made
 
 
+def shown_by(info: SampleInfo) -> Shown:
+    """What a sample's record says that it shows."""
+    return info.parts[0].info.key, info.parts[0].info.version
+
+
 class SimulatedSource:
     """Keys and the version that each has now. It may vanish, as a mount does."""
+
+    layout = "folder"
+    options: Mapping[str, str] = {}
 
     def __init__(self, keys: Iterable[str]) -> None:
         self.versions: dict[str, int] = dict.fromkeys(keys, 1)
         self.newest: dict[str, int] = dict(self.versions)  # that a key ever had
         self.is_there = True
 
-    def listing(self) -> list[ObjectInfo]:
+    def listing(self) -> Listed:
+        return Listed(self.objects())
+
+    def objects(self) -> list[ObjectInfo]:
         if not self.is_there:
             raise SourceNotFound("simulated: no such place", hint="bring it back")
         return [ObjectInfo(key, OBJECT_BYTES, f"v{self.versions[key]}") for key in sorted(self.versions)]
+
+    def shown(self) -> dict[str, Shown]:
+        """What each sample shows now, by its key."""
+        return {key: (key, f"v{version}") for key, version in self.versions.items()}
 
     def refusal(self, info: ObjectInfo) -> str:
         """Why a version cannot be had any more; '' if it can."""
@@ -117,6 +138,31 @@ class SimulatedSource:
     def add(self, key: str) -> None:
         self.versions[key] = self.newest.setdefault(key, 0) or 1
         self.newest[key] = max(self.newest[key], 1)
+
+
+class SimulatedTable(SimulatedSource):
+    """Rows under keys of their own, each of which names an object; several may name the same one."""
+
+    layout = "table"
+    options = {"table": TABLE, "label": "label", "split": "", "key": "id", "at": ""}
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        super().__init__(keys)
+        self.rows = {f"r{number:02d}": key for number, key in enumerate([*self.versions, *self.versions])}
+
+    def listing(self) -> Listed:
+        lines = [f"{row},c{int(row[1:]) % 3},{key}" for row, key in self.rows.items()]
+        data = "\n".join(["id,label,path", *lines]).encode()
+        table = ObjectInfo(TABLE, len(data), f"crc-{crc32(data)}")
+        return Listed([*self.objects(), table], {TABLE: data})
+
+    def shown(self) -> dict[str, Shown]:
+        there = {row: key for row, key in self.rows.items() if key in self.versions}
+        return {row: (key, f"v{self.versions[key]}") for row, key in there.items()}
+
+    def point(self, row: str, key: str) -> None:
+        """A row names another object; a new row is added."""
+        self.rows[row] = key
 
 
 @dataclass(eq=False)
@@ -135,7 +181,7 @@ class SimulatedPool:
     def __init__(self, events: Events, clock: SimulatedClock, sources: Mapping[str, SimulatedSource]) -> None:
         self.workers: list[WorkerProcess] = []
         self._events, self._clock, self._sources = events, clock, sources
-        self.listed: dict[str, dict[str, str]] = {}  # the keys and versions of each manifest, by its digest
+        self.listed: dict[str, dict[str, Shown]] = {}  # what each manifest's samples show, by its digest
         self.unsaid: list[WorkerMessage] = []  # done, and on its way
 
     def start(self, specs: Iterable[DatasetSpec]) -> None:
@@ -186,9 +232,10 @@ class SimulatedPool:
         if told := task.known:
             records = _records(told.records)
             known = Known(records, Manifest.open(told.manifest, records), told.relist)
-        listing = self._sources[spec.name].listing()
-        digest = write_manifest(task.path, folder_layout(), Listed(listing), known)
-        self.listed[digest] = {info.key: info.version for info in listing}
+        source, recipe = self._sources[spec.name], open_recipe(spec.recipe)
+        layout = open_layout(spec.layout, spec.options, recipe, LeftOut(recipe.takes))
+        digest = write_manifest(task.path, layout, source.listing(), known)
+        self.listed[digest] = source.shown()
         return Scanned(task.task)
 
     def _build(self, task: BuildShard, rng: Random, fails: float) -> Built:
@@ -202,13 +249,13 @@ class SimulatedPool:
         rng.shuffle(samples)  # rows lie in the order in which they were ready
         rows, staged, failed = [], [], []
         for number, info in zip(samples, _records(task.records).infos(samples), strict=True):
-            reason = source.refusal(info)
+            reason = source.refusal(info.parts[0].info)
             if not reason and rng.random() < fails:
                 reason = rng.choice(("corrupt", "unreadable", "forbidden"))
             if reason:
                 failed.append((number, reason, f"simulated: {reason}"))
                 continue
-            arrays = {"image": pixels(info.key, info.version, spec.recipe["crop"])}
+            arrays = {"image": pixels(*shown_by(info), spec.recipe["crop"])}
             checksum = checksum_of(sample_tag(info.key, info.version), recipe.digest, recipe.fields, arrays)
             rows.append(Prepared(info.key, info.version, arrays, checksum))
             staged.append(number)

@@ -13,7 +13,8 @@ from stager.dispatch.task import BuildTask
 from stager.reader.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
 from stager.reader.record import datasets_dir
 from stager.reader.shards import SUFFIXES, open_shard
-from world_parts import SimulatedPool, pixels
+from stager.reader.values import SampleInfo
+from world_parts import SimulatedPool, pixels, shown_by
 
 if TYPE_CHECKING:
     from world import World
@@ -96,7 +97,7 @@ def check_rows(
     recipe: str,
     words: Words,
     mask: Any,
-    known: list[tuple[str, str]],
+    known: list[SampleInfo],
 ) -> None:
     if not words[mask].any():
         return
@@ -114,9 +115,10 @@ def check_rows(
         reader, identities = world.shards[found]
         used.add(found)
         assert reader.header.recipe == recipe, f"number {number} of another recipe"
-        assert identities[row] == known[number], f"number {number} is another sample"
+        info = known[number]
+        assert identities[row] == (info.key, info.version), f"number {number} is another sample"
         array = reader.row(row)["image"]
-        right = pixels(*known[number], array.shape[0])
+        right = pixels(*shown_by(info), array.shape[0])
         assert np.array_equal(array, right), f"number {number} shard {shard:08x} row {row} is not whole"
     for found in used:
         world.shards[found][0].close()  # or it would keep its blocks

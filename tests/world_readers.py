@@ -19,7 +19,7 @@ from stager.reader.values import Numbers
 from stager.sessions.session import OrderRequest
 from stager_client.reader import Reader
 from stager_client.rows import ReadableShards
-from world_parts import pixels
+from world_parts import Shown, pixels, shown_by
 
 
 class WrongBytes(AssertionError):
@@ -34,7 +34,7 @@ class SimulatedReader:
     manifest: Manifest
     session: str
     pid: int
-    expected: dict[int, tuple[str, str]]  # key and version, by number
+    expected: dict[int, Shown]  # by number
     totals: Totals = field(default_factory=Totals)
     sent: list[Totals] = field(default_factory=lambda: [Totals()])  # since it last had an answer
     reads: list[int] = field(default_factory=list)
@@ -51,18 +51,17 @@ class SimulatedReader:
 
     @classmethod
     def open(
-        cls, directory: Path, session: str, pid: int, listed: Mapping[str, Mapping[str, str]]
+        cls, directory: Path, session: str, pid: int, listed: Mapping[str, Mapping[str, Shown]]
     ) -> "SimulatedReader":
         """Open the newest version, as clients do. Raise StagerError if it cannot be opened."""
         record = DatasetRecord.read(directory)
         reader = Reader(directory, record)
         manifest = Manifest.open(manifest_path(directory, record.manifest, record.lineage), reader.records)
         infos = reader.records.infos(manifest.numbers)
-        found = {info.key: info.version for info in infos}
-        assert found == listed[record.manifest], "the manifest is not what was listed"
+        shown = listed[record.manifest]
+        assert {info.key: shown_by(info) for info in infos} == shown, "the manifest is not what was listed"
         expected = {
-            int(number): (info.key, info.version)
-            for number, info in zip(manifest.numbers, infos, strict=True)
+            int(number): shown[info.key] for number, info in zip(manifest.numbers, infos, strict=True)
         }
         return cls(reader, manifest, session, pid, expected)
 
