@@ -131,7 +131,7 @@ def prepare_and_write(data: Data) -> Steps:
 
 
 def warm_read() -> Steps:
-    from stager_client.buffers import BufferPool
+    from stager_client.batches.buffers import BufferPool
     from stager_client.torch import StagedDataset
 
     data = StagedDataset("bench")

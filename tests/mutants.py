@@ -282,7 +282,7 @@ READERS = [
     ),
     Mutant(
         "a cut goes by the place in the batch, and not by the draw",
-        "clients/stager_client/loader.py",
+        "clients/stager_client/batches/loader.py",
         "self.assembly.make(order[draws], draws, seed, epoch, stopped)",
         "self.assembly.make(order[draws], np.arange(len(draws)), seed, epoch, stopped)",
         "tests/test_cuts.py::test_each_draw_has_its_window_at_the_first_touch_and_afterwards",
@@ -311,7 +311,7 @@ READERS = [
     ),
     Mutant(
         "the rank is that of the moment the loader is made",
-        "clients/stager_client/loader.py",
+        "clients/stager_client/batches/loader.py",
         "        self._ranks_now = ranks\n",
         "        fixed = ranks()\n        self._ranks_now = lambda: fixed\n",
         "tests/test_ranks.py::test_a_loader_made_before_torch_distributed_starts_reads_the_part_of_its_rank",
@@ -319,7 +319,7 @@ READERS = [
     ),
     Mutant(
         "ranks may change between two epochs",
-        "clients/stager_client/loader.py",
+        "clients/stager_client/batches/loader.py",
         "        if self._ranks_read not in (None, now):\n",
         "        if False:\n",
         "tests/test_ranks.py::test_ranks_that_change_after_the_first_iteration_are_refused",

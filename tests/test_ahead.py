@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stager_client.ahead import Ahead, Stopped
+from stager_client.batches.ahead import Ahead, Stopped
 
 THREADS = 3
 
@@ -87,7 +87,7 @@ def test_nothing_that_was_taken_is_held() -> None:
 def test_a_process_that_ends_waits_for_none_that_was_left_open() -> None:
     program = """
 import threading
-from stager_client.ahead import Ahead
+from stager_client.batches.ahead import Ahead
 stopped = threading.Event()
 ahead = Ahead(lambda _: stopped.wait(), 2, stopped)
 for number in range(5):

@@ -23,7 +23,7 @@ from stager.reader.shards import open_shard
 from stager.reader.values import Arrays, Field
 from stager.shards import FORMATS, verify_shard
 from stager.shards.holes import BLOCK_BYTES, can_punch, holes_of, punch, size_of
-from stager_client.buffers import BufferPool
+from stager_client.batches.buffers import BufferPool
 from stager_client.reader import Reader
 
 FIELD = Field("image", "uint8", (96, 96, 3), "raw")

@@ -90,7 +90,14 @@ THREADS = (
     ),
     *(
         f"clients/stager_client/{name}.py"
-        for name in ("ahead", "assembly", "buffers", "loader", "samples", "session")
+        for name in (
+            "batches/ahead",
+            "batches/assembly",
+            "batches/buffers",
+            "batches/loader",
+            "samples",
+            "session",
+        )
     ),
     # no threads of their own, but locks
     *("stager/reader/shards/file.py", "stager/shards/pieces.py", "stager/recipes/image/selftest.py"),
@@ -116,7 +123,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "threading": THREADS,
     "torch": (
         "stager/recipes/image/resize.py",
-        *(f"{CLIENTS}{name}.py" for name in ("torch", "augment/torch")),
+        *(f"{CLIENTS}{name}.py" for name in ("torch", "augment/torch", "batches/torch")),
     ),
     "typer": (CLI,),
     "uvicorn": (SERVICE,),

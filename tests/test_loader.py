@@ -22,7 +22,7 @@ from stager.reader import native
 from stager.reader.index import FAILED
 from stager.reader.order import epoch_order
 from stager.reader.record import index_path
-from stager_client.buffers import BufferPool
+from stager_client.batches.buffers import BufferPool
 from stager_client.numpy import StagedArrays
 from stager_client.torch import StagedDataset, StagedLoader, pin_for_cuda
 

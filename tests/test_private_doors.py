@@ -98,7 +98,7 @@ threading.Thread(target=told.wait).start()
 
 
 def test_python_calls_us_before_it_waits_for_threads_at_its_end() -> None:
-    file = "clients/stager_client/ahead.py (_end_all)"
+    file = "clients/stager_client/batches/ahead.py (_end_all)"
     what = "threading has no _register_atexit"
     assert callable(getattr(threading, "_register_atexit", None)), changed(PYTHON, what, file)
     try:

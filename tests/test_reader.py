@@ -19,7 +19,7 @@ from stager.errors import UsageError, WaitTimeout
 from stager.reader.samples.subset import Subset
 from stager.reader.values import Arrays, Shapes, Windows
 from stager_client import samples
-from stager_client.loader import BatchLoader
+from stager_client.batches.loader import BatchLoader
 from stager_client.reader import Reader
 from stager_client.samples import StagedSamples
 from test_cache import KEYS, config_of, scan, stage

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from stager.reader.order import check_rank
 from stager.reader.samples.subset import Subset
-from stager_client.assembly import Batch
+from stager_client.batches.assembly import Batch
+from stager_client.batches.loader import BatchLoader, LoaderOptions, Resumable
 from stager_client.cuts import RandomCrop
-from stager_client.loader import BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
 
 __all__ = ["RandomCrop", "StagedArrays"]

@@ -155,15 +155,22 @@ class StagedSamples:
     def read(self, positions: Sequence[int], names: Collection[str] | None = None) -> list[Arrays]:
         """The samples at these positions, in arrays of their own. `names`: of the fields; None: all."""
         found: dict[int, Arrays] = {}
-        began = time.monotonic()
 
         def take(at: int, arrays: Arrays) -> None:
             found[at] = arrays
 
-        reasons = self.visit(positions, take, NOT_STOPPED, names)
+        self._count(positions, lambda: self.visit(positions, take, NOT_STOPPED, names))
+        return [found.get(at, {}) for at in range(len(positions))]
+
+    def read_into(self, positions: Sequence[int], out: Batches) -> None:
+        """Read the samples at these positions into buffers, row by row: fields of one size only."""
+        self._count(positions, lambda: self.fill(positions, out, NOT_STOPPED))
+
+    def _count(self, positions: Sequence[int], read: Callable[[], Reasons]) -> None:
+        began = time.monotonic()
+        reasons = read()
         waited_s = time.monotonic() - began if reasons else 0.0
         self.session.count(len(positions), reasons, waited_s, self.numbers[np.asarray(positions, np.int64)])
-        return [found.get(at, {}) for at in range(len(positions))]
 
     def fill(self, positions: Positions, out: Batches, stopped: threading.Event) -> Reasons:
         """Read the samples at these positions into buffers, row by row; say why any had to be waited for.

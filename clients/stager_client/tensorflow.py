@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from stager.reader.values import Shape
-from stager_client.assembly import Assembly, Rows
+from stager_client.batches.assembly import Assembly, Rows
 from stager_client.columns import is_padded, length_name
 from stager_client.cuts import RandomCrop
 from stager_client.numpy import StagedArrays

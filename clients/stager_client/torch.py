@@ -15,11 +15,12 @@ from stager.errors import UsageError
 from stager.reader.order import check_rank
 from stager.reader.samples.subset import Subset
 from stager.reader.values import Arrays, Field, Numbers
-from stager_client.assembly import Batch, Column
 from stager_client.augment.torch import Normalise, augment_batch, can_augment
+from stager_client.batches.assembly import Batch, Column
+from stager_client.batches.loader import BatchLoader, LoaderOptions, Resumable
+from stager_client.batches.torch import neighbours, new_batch
 from stager_client.columns import is_padded, length_name, lengths_of, values_at
 from stager_client.cuts import RandomCrop
-from stager_client.loader import BatchLoader, LoaderOptions, Resumable
 from stager_client.samples import StagedSamples
 
 __all__ = ["Normalise", "RandomCrop", "StagedDataset", "StagedLoader", "pin_for_cuda"]
@@ -78,10 +79,36 @@ class StagedDataset(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        return self.__getitems__([index % len(self)])[0]
+        return self._read([index % len(self)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """A batch in one pass: one look at the index, one call for all that is missing."""
+        """A batch in one pass: one look at the index, one call for all that is missing.
+
+        Where samples are of one size, and no transform wants each alone, they lie side by side: collated by
+        torch's own function, they are a batch without a copy, channels_last where they are HWC.
+        """
+        fields = self._columns.fields.values()
+        if self.transform is None and all(field.is_fixed for field in fields):
+            return self._read_batch(indices)
+        return self._read(indices)
+
+    def _read_batch(self, indices: Sequence[int]) -> list[Sample]:
+        fields = self._columns.fields
+        batches = {
+            name: new_batch((len(indices), *(side or 0 for side in field.shape)), field.dtype)
+            for name, field in fields.items()
+        }
+        self.samples.read_into(indices, {name: batch.numpy() for name, batch in batches.items()})
+        columns: dict[str, Sequence[Any]] = {
+            name: neighbours(_channels_first(fields[name], batch)) for name, batch in batches.items()
+        }
+        columns |= self._attributes(np.asarray(indices, np.int64))
+        return [
+            (self._columns.given({name: column[at] for name, column in columns.items()}), self._label(index))
+            for at, index in enumerate(indices)
+        ]
+
+    def _read(self, indices: Sequence[int]) -> list[Sample]:
         arrays = self.samples.read(indices, self._columns.fields)
         attributes = self._attributes(np.asarray(indices, np.int64))
         return [
@@ -110,12 +137,11 @@ class StagedDataset(Dataset[Sample]):
                 lengths = lengths_of(field.shape, arrays[name].shape)
                 values[length_name(name)] = torch.tensor(lengths[0] if len(lengths) == 1 else lengths)
         sample: Any = self._columns.given(values | attributes)
-        label: Any = int(self.samples.labels[position])
-        if self.transform is not None:
-            sample = self.transform(sample)
-        if self.target_transform is not None:
-            label = self.target_transform(label)
-        return sample, label
+        return (self.transform(sample) if self.transform else sample), self._label(position)
+
+    def _label(self, position: int) -> Any:
+        label = int(self.samples.labels[position])
+        return self.target_transform(label) if self.target_transform else label
 
 
 class StagedLoader(Resumable):
@@ -210,8 +236,12 @@ def _tensors(field: Field | None, column: Column) -> Any:
 
 
 def _tensor(field: Field | None, array: npt.NDArray[Any]) -> torch.Tensor:
-    """The array's memory as a tensor. Where it is HWC, channels come first; a batch is channels_last then."""
-    tensor = torch.from_numpy(array)
+    """The array's memory as a tensor."""
+    return _channels_first(field, torch.from_numpy(array))
+
+
+def _channels_first(field: Field | None, tensor: torch.Tensor) -> torch.Tensor:
+    """Where it is HWC, channels come first, in the same memory: a batch is channels_last then."""
     if field is None or field.axes != "HWC":
         return tensor
     return tensor.permute(2, 0, 1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)

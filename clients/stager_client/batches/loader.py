@@ -13,10 +13,10 @@ from stager.reader.cuts import Cut
 from stager.reader.order import check_rank, epoch_order, rank_order
 from stager.reader.settings import ORDER_NUMBERS_MAX
 from stager.reader.values import Numbers, canonical_json, digest_of, pack_numbers
-from stager_client.ahead import Ahead, Stopped
-from stager_client.assembly import Assembly, Batch
 from stager_client.augment.transforms import Augment
-from stager_client.buffers import BufferPool, Pin
+from stager_client.batches.ahead import Ahead, Stopped
+from stager_client.batches.assembly import Assembly, Batch
+from stager_client.batches.buffers import BufferPool, Pin
 from stager_client.samples import Reasons, StagedSamples
 from stager_client.session import Way
 

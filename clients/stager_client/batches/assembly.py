@@ -11,9 +11,9 @@ import numpy.typing as npt
 from stager.errors import UsageError
 from stager.reader.cuts import Cut, draw_uniforms
 from stager.reader.values import Arrays, Field, Numbers, Shape, Shapes, Windows
-from stager_client.ahead import Stopped
 from stager_client.augment.transforms import Augment, Chain, field_among
-from stager_client.buffers import BufferPool, Pin
+from stager_client.batches.ahead import Stopped
+from stager_client.batches.buffers import BufferPool, Pin
 from stager_client.columns import Columns, is_padded, length_name, lengths_of, values_at
 from stager_client.reader import WindowsOf
 from stager_client.samples import Reasons, StagedSamples

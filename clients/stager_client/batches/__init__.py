@@ -1,0 +1,1 @@
+"""Batches, put together: ahead of use, in buffers that are used again."""
