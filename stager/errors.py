@@ -33,6 +33,8 @@ REASONS: Final[dict[str, bool]] = {
     "truncated": False,  # it ends too early
     "unknown_format": False,  # no format that the recipe reads
     "too_large": False,  # more bytes or pixels than we accept
+    "function": False,  # the person's own function raised, or did not do what it should
+    "bad_row": False,  # what its row of the table says of it makes no sense: a box outside of the image
     "crashed": False,  # it took the worker down with it, twice
     "missing": True,  # listed, but no longer there
     "changed": True,  # no longer the version that was listed
@@ -43,6 +45,12 @@ REASONS: Final[dict[str, bool]] = {
 REASONS_BEFORE: Final = {"not_an_image": "unknown_format"}  # as the version before called them
 
 DONE_IN_PART: Final = 3  # the exit code of what was done in part, or stopped by Ctrl-C
+
+
+def many(count: int, noun: str) -> str:
+    """So many of them, for people: 1 class, 1,500 classes."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def shown(text: str) -> str:
@@ -62,6 +70,8 @@ class StagerError(Exception):
         self.message = shown(message)  # it may have names of others in it
         self.hint = shown(hint)
         super().__init__(self.message)
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")  # a traceback shows it
 
 
 class UsageError(StagerError):
@@ -130,6 +140,8 @@ class SampleError(StagerError):
     """One sample cannot be had. The job goes on without it."""
 
     more = ("reason",)
+
+    part: int | None = None  # which of the sample's parts is to blame, as an opener tells it
 
     def __init__(self, reason: str, message: str, hint: str = "") -> None:
         assert reason in REASONS, reason

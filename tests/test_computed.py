@@ -1,6 +1,8 @@
 """Computed samples: a rule of a few values instead of a record each, and no array of all of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -10,15 +12,16 @@ from hypothesis import strategies as st
 from making import Listed
 from stager.cache.index_writer import IndexWriter, highest_shard, retire
 from stager.errors import CacheError, UsageError
-from stager.interfaces import Listing
+from stager.interfaces import Count, Listing
 from stager.reader.index import FAILED, IndexReader, is_resident, pack_words
+from stager.reader.samples.by_number import ByNumber
+from stager.reader.samples.computed.rules import Generated, Rule, open_rule
 from stager.reader.samples.manifest import ComputedManifest, Manifest
-from stager.reader.samples.rules import Generated, Rule, open_rule
 from stager.reader.samples.runs import Runs, is_among, positions_of, without
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.samples.segments import read_segment
 from stager.reader.samples.subset import Subset, draw
-from stager.reader.values import ByNumber, sample_tag, version_of
+from stager.reader.values import sample_tag, version_of
 from stager.scan.scan import Known, Scan, write_manifest
 
 LINEAGE, RECIPE = "0" * 32, "1" * 32
@@ -30,6 +33,7 @@ class Computed:
     """A layout that has these rules."""
 
     is_computed = True
+    counters: Mapping[str, Count] = MappingProxyType({})
 
     def __init__(self, *rules: Rule) -> None:
         self._rules = rules

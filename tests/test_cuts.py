@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,12 @@ from making import image_folder, jpeg
 from running import Place
 from sets import table, wait_for
 from stager.errors import UsageError
-from stager.reader.cuts import CUTS, Cut, RandomCrop, draw_uniforms, open_cut
+from stager.reader import native
+from stager.reader.cuts import CUTS, open_cut
+from stager.reader.cuts.crop import RandomCrop
+from stager.reader.cuts.cut import Cut, Draws, draw_uniforms
 from stager.reader.order import epoch_order
 from stager.reader.service import Service
-from stager.reader.shards.file import ShardFile
 from stager.reader.values import Arrays, Field
 from stager_client import cuts, numpy
 from stager_client import torch as client
@@ -28,6 +32,7 @@ from stager_client.augment import CentreCrop
 from stager_client.numpy import StagedArrays
 from stager_client.torch import StagedDataset, StagedLoader
 from test_api import ORDER, ask, opened
+from test_native import compiled_or_skip
 
 COUNT, SIZE = 30, (4, 3)
 FORMATS = ("arrow", "lmdb")
@@ -51,6 +56,17 @@ def sample_of(number: int) -> Arrays:
 
 
 SAMPLES = [sample_of(number) for number in range(COUNT)]
+LARGE = {
+    "clips": [
+        {"clip": np.arange(40_000 + number, dtype=np.int16), "note": np.array([number])}
+        for number in range(COUNT)
+    ],
+    "maps": [{"map": np.full((200, 400), number, np.uint8)} for number in range(COUNT)],
+}
+LARGE_FIELDS = {
+    "clips": [Field("clip", "int16", (None,)), Field("note", "int64", (1,))],
+    "maps": [Field("map", "uint8", (200, 400))],
+}
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +81,56 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         stage_by_hand(place, kind, FIELDS, SAMPLES, {}, kind)
         waves = [{"wave": sample["wave"]} for sample in SAMPLES]
         stage_by_hand(place, f"wave-{kind}", [WAVE], waves, {}, kind)
+        for name, samples in LARGE.items():
+            stage_by_hand(place, f"{name}-{kind}", LARGE_FIELDS[name], samples, {}, kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGER_CONFIG", str(place.config))
         yield place
 
 
 # The cut alone
+
+Window = tuple[slice, ...]
+
+
+def window(size: Sequence[int], sides: Sequence[int], draw: int, seed: int, epoch: int) -> Window:
+    """The window of a draw, in plain Python."""
+    (uniforms,) = draw_uniforms(np.array([draw]), seed, epoch, len(size)).tolist()
+    starts = [int(by * (side - of + 1)) for by, side, of in zip(uniforms, sides, size, strict=False)]
+    return tuple(slice(start, start + of) for start, of in zip(starts, size, strict=True))
+
+
+def cut_of(cut: Cut, arrays: Arrays, draw: int, seed: int, epoch: int) -> Arrays:
+    """What the cut itself says of a sample with these fields, copied by its pieces."""
+    draws = Draws.of(seed, epoch, np.array([draw]), np.array([0]))
+    sides = {name: np.array([array.shape]) for name, array in arrays.items()}
+    shapes = cut.shapes({name: array.shape for name, array in arrays.items()})
+    found = {}
+    for name, pieces in cut.pieces(draws, cut.rows(draws), sides).items():
+        found[name] = np.zeros([side or 0 for side in shapes[name]], arrays[name].dtype)
+        flat = arrays[name].reshape(-1)
+        pieces.check(np.array([flat.size]), found[name].size)
+        pieces.copy(found[name], lambda row, start, count, flat=flat: flat[start : start + count])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "starts"),
+    [
+        (0, 0, [(67, 1138), (28, 1856), (85, 3627), (44, 3832), (73, 2172), (71, 2502)]),
+        (7, 11, [(31, 2743), (63, 2309), (51, 416), (38, 1686), (47, 3196), (19, 6)]),
+    ],
+)
+def test_windows_are_where_they_were_in_the_first_version(
+    seed: int, epoch: int, starts: list[tuple[int, int]]
+) -> None:
+    """Kept from the version that had no pieces: a run that began with it goes on with the same windows."""
+    whole = np.stack(np.indices((100, 4000), np.int16), axis=2)
+    for draw, start in zip([0, 1, 2, 3, 1000, 10**9], starts, strict=True):
+        found = cut_of(RandomCrop((5, 3)), {"a": whole}, draw, seed, epoch)["a"]
+        assert found.shape == (5, 3, 2)
+        assert tuple(found[0, 0]) == start
+        assert tuple(found[-1, -1]) == (start[0] + 4, start[1] + 2)
 
 
 def test_the_numbers_are_this_function_for_good() -> None:
@@ -87,7 +147,7 @@ def test_the_numbers_are_this_function_for_good() -> None:
     salt = 0x5354414745524355
     for draw, row in zip([0, 5, 10**9], draw_uniforms(np.array([0, 5, 10**9]), 7, 11, 3), strict=True):
         of_draw = mixed(mixed(draw, 7), 11)
-        assert row == [(mixed(of_draw ^ mixed(at, salt), salt) >> 11) / 2**53 for at in range(3)]
+        assert row.tolist() == [(mixed(of_draw ^ mixed(at, salt), salt) >> 11) / 2**53 for at in range(3)]
 
 
 def test_places_are_uniform_and_independent() -> None:
@@ -95,7 +155,7 @@ def test_places_are_uniform_and_independent() -> None:
     counts = np.stack([np.histogram(column, 20, (0, 1))[0] for column in rows.T])
     assert ((counts - 250) ** 2 / 250).sum(axis=1).max() < 55  # chi-square, 19 degrees: 1 in 40,000
     assert np.abs(np.corrcoef(rows.T) - np.eye(3)).max() < 4.5 / math.sqrt(5000)
-    starts = {RandomCrop(4).windows(row[:1], {"a": (6,)})["a"][0].start for row in rows.tolist()}
+    starts = {int(cut_of(RandomCrop(4), {"a": np.arange(6)}, draw, 1, 2)["a"][0]) for draw in range(200)}
     assert starts == {0, 1, 2}
 
 
@@ -110,19 +170,22 @@ def test_a_window_lies_inside_and_is_the_same_in_fields_that_are_alike(
 ) -> None:
     cut = RandomCrop(size)
     sides = [side + room for side, room in zip(size, more, strict=False)]
-    (row,) = draw_uniforms(np.array([draw]), 3, 4, cut.numbers)
-    found = cut.windows(row, {"one": sides, "other": [*sides, *rest], "small": sides[:-1]})
-    assert found["one"] == found["other"]
-    assert found["small"] == ()
-    for window, side, wanted in zip(found["one"], sides, size, strict=True):
-        assert 0 <= window.start < window.stop <= side
-        assert window.stop - window.start == wanted
+    arrays = {
+        name: np.arange(math.prod(of)).reshape(of)
+        for name, of in (("one", sides), ("other", [*sides, *rest]), ("small", sides[:-1]))
+    }
+    found = cut_of(cut, arrays, draw, 3, 4)
+    where = window(size, sides, draw, 3, 4)
+    assert np.array_equal(found["one"], arrays["one"][where])
+    assert np.array_equal(found["other"], arrays["other"][where])
+    assert np.array_equal(found["small"], arrays["small"])
 
 
 @pytest.mark.parametrize("cut", [RandomCrop(3), RandomCrop((4, 5)), RandomCrop([2], fields=["a", "b"])])
 def test_a_cut_is_the_same_after_its_way_through_json(cut: Cut) -> None:
     assert open_cut(json.loads(json.dumps(cut.to_json()))) == cut
-    assert cut.rows(np.arange(5)).tolist() == [0, 1, 2, 3, 4]
+    draws = Draws.of(0, 0, np.arange(5), np.arange(5)[::-1])
+    assert cut.rows(draws).positions.tolist() == [4, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +214,8 @@ def test_a_cut_is_found_where_the_loaders_are() -> None:
 
 
 def right(name: str, number: int, draw: int, cut: RandomCrop, seed: int, epoch: int) -> npt.NDArray[Any]:
-    (row,) = draw_uniforms(np.array([draw]), seed, epoch, cut.numbers)
     array = SAMPLES[number][name]
-    return array[cut.windows(row, {name: array.shape})[name]]
+    return array[window(cut.size, array.shape, draw, seed, epoch)]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -194,40 +256,43 @@ def test_rows_of_different_length_have_one_shape_after_a_cut(place: Place, kind:
         found = torch.cat([waves for waves, _ in loader])
         assert found.shape == (COUNT, 5, 2)
         for number, wave in enumerate(found.numpy()):
-            (row,) = draw_uniforms(np.array([number]), 1, epoch, 1)
-            whole = SAMPLES[number]["wave"]
-            assert np.array_equal(wave, whole[RandomCrop(5).windows(row, {"wave": whole.shape})["wave"]])
+            assert np.array_equal(wave, right("wave", number, number, RandomCrop(5), 1, epoch))
 
 
+def bytes_read() -> int:
+    """That this process has read from files, by the kernel's count."""
+    (count,) = re.findall(r"rchar: (\d+)", Path("/proc/self/io").read_text())
+    return int(count)
+
+
+@pytest.mark.parametrize("way", ["native", "python"])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_only_the_bytes_of_the_windows_span_are_read_once_a_row_was_checked(
-    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["clips", "maps"])
+def test_only_the_bytes_of_a_piece_are_read_once_a_row_was_checked(
+    place: Place, kind: str, way: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[int] = []
-    into = ShardFile.read_into
-
-    def counted(self: ShardFile, room: memoryview, offset: int) -> None:
-        read.append(len(room))
-        into(self, room, offset)
-
-    monkeypatch.setattr(ShardFile, "read_into", counted)
-    spans = ((f"wave-{kind}", RandomCrop(3), 3 * 4), (kind, RandomCrop(SIZE), (3 * 10 + 3) * 2))
-    for name, cut, span in spans:
-        columns = ["wave"] if name != kind else ["mask"]
-        for check in ("first", "always"):
-            loader = StagedArrays(name, COUNT, cut=cut, columns=columns, check=check)
-            read.clear()
-            list(loader)
-            whole = read.copy()
-            assert sum(whole) == sum(
-                array.nbytes
-                for sample in SAMPLES
-                for key, array in sample.items()
-                if name == kind or key == "wave"
-            )
-            read.clear()
-            list(loader)
-            assert sorted(read) == (sorted(whole) if check == "always" else [span] * COUNT)
+    """Of a clip, the segment; of a map, what lies between the first and the last pixel."""
+    if way == "python":
+        monkeypatch.setattr(native, "library", None)
+    else:
+        compiled_or_skip()
+    cut = RandomCrop(1000) if name == "clips" else RandomCrop((50, 30))
+    span = 2 * 1000 if name == "clips" else 49 * 400 + 30
+    columns = ["clip" if name == "clips" else "map"]
+    loader = StagedArrays(f"{name}-{kind}", 10, cut=cut, threads=1, columns=columns)
+    sizes = []
+    for _ in range(3):
+        before = bytes_read()
+        assert len([0 for _ in loader]) == 3
+        sizes.append(bytes_read() - before)
+    whole = sum(array.nbytes for sample in LARGE[name] for array in sample.values())
+    assert sizes[0] > whole
+    assert len(LARGE[name]) * span <= min(sizes[1:]) <= max(sizes[1:]) < len(LARGE[name]) * span + 5000
+    always = StagedArrays(f"{name}-{kind}", 10, cut=cut, threads=1, columns=columns, check="always")
+    for _ in range(2):
+        before = bytes_read()
+        list(always)
+        assert bytes_read() - before > whole
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -242,8 +307,11 @@ def test_a_bit_that_has_flipped_outside_of_the_window_is_found_at_the_first_touc
     data[data.find(bytes([3] * 3000)) + 2999] ^= 1
     path.write_bytes(data)
     reader = StagedDataset(name).samples.reader
-    found = reader.visit(range(4), lambda at, arrays: None, None, lambda at, shapes: {"row": (slice(0, 9),)})
-    assert found == ([], [2])
+    draws = Draws.of(0, 0, np.arange(4), np.arange(4))
+    cut, out = RandomCrop(9), {"row": np.zeros((4, 9), np.uint8)}
+    for _ in range(2):
+        assert reader.cut(np.arange(4), cut, draws, cut.rows(draws), out) == ([], [2])
+    assert out["row"][[0, 1, 3]].tolist() == [[1] * 9, [2] * 9, [4] * 9]
 
 
 def test_an_encoded_field_is_cut_once_it_is_decoded(place: Place) -> None:
@@ -255,8 +323,7 @@ def test_an_encoded_field_is_cut_once_it_is_decoded(place: Place) -> None:
         assert photos.shape == (len(whole), 3, 20, 16)
         for at, photo in enumerate(photos):
             own = whole[at][0]
-            (row,) = draw_uniforms(np.array([at]), 0, epoch, 2)
-            high, wide = cut.windows(row, {"image": own.shape[1:]})["image"]
+            high, wide = window(cut.size, own.shape[1:], at, 0, epoch)
             assert torch.equal(photo, own[:, high, wide])
 
 

@@ -17,7 +17,7 @@ from fielded import SHARD_ROWS, stage_by_hand
 from running import Place
 from stager.errors import UsageError
 from stager.reader.order import epoch_order
-from stager.reader.shards.stored import StoredArray
+from stager.reader.shards import opened
 from stager.reader.values import Arrays, Field
 from stager_client.augment import CentreCrop
 from stager_client.numpy import StagedArrays
@@ -254,9 +254,9 @@ def test_only_the_columns_that_are_asked_for_are_read(
 ) -> None:
     """At the first touch all are, for the checksum is of all; afterwards only these."""
     read: list[int] = []
-    whole = StoredArray.read
+    whole = opened.read_stored
     monkeypatch.setattr(
-        StoredArray, "read", lambda self, file: read.append(self.size_bytes) or whole(self, file)
+        opened, "read_stored", lambda file, stored: read.append(stored.size_bytes) or whole(file, stored)
     )
     loader = StagedLoader(StagedDataset(f"{name}.{kind}"), COUNT, columns=["depth"])
     ((first, _),) = loader
@@ -336,7 +336,7 @@ def test_fixed_fields_are_in_buffers_that_are_used_again(place: Place) -> None:
     assert max(pool.made for pool in loader.loader.pools.values()) <= 5
 
 
-def test_the_only_image_is_augmented_and_two_are_refused(place: Place) -> None:
+def test_the_only_image_is_augmented_and_what_is_none_is_refused(place: Place) -> None:
     options: dict[str, Any] = {"augment": [CentreCrop(4)], "columns": ["photo", "depth", "age"]}
     for values, _ in StagedArrays("two.arrow", 8, **options):
         assert values["photo"].shape == (8, 4, 4, 3)
@@ -345,7 +345,7 @@ def test_the_only_image_is_augmented_and_two_are_refused(place: Place) -> None:
         assert same(values["photo"], expected("photo", SETS["two"], numbers)[:, 1:5, 0:4])
     on_device = StagedLoader(StagedDataset("two.arrow"), 8, augment_on_device=True, **options)
     assert next(iter(on_device))[0]["photo"].shape == (8, 3, 4, 4)
-    with pytest.raises(UsageError, match="only uint8 images can be augmented"):
+    with pytest.raises(UsageError, match="only images of uint8, uint16, float32 can be augmented"):
         StagedArrays("two.arrow", 8, augment=[CentreCrop(4)], columns=["depth"])
 
 

@@ -12,26 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stager.reader import native
 from stager.reader.index import FAILED, FORMAT_NAMES, Words, is_resident, pack_words, row_of, shard_of
-from stager_client.rows import Mapping, ReadableShard, ReadableShards
-from test_native import compiled_or_skip
+from stager_client.reading.rows import Mapping, ReadableShard, ReadableShards
 
 ROWS, SIDES = 10, (5000, 8)  # of each shard; bytes of a row of each column
 NUMBERS = (7, 300, 1 << 31)  # of the shards
 Rows = npt.NDArray[np.uint8]
 
 
-@pytest.fixture(params=["native", "python"])
-def _both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is run with both."""
-    if request.param == "python":
-        monkeypatch.setattr(native, "library", None)
-    else:
-        compiled_or_skip()
-
-
-pytestmark = pytest.mark.usefixtures("_both")
+pytestmark = pytest.mark.usefixtures("with_and_without_c")
 
 
 class Files:

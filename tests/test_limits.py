@@ -92,7 +92,7 @@ def test_an_order_of_ones_own_has_a_bound(served: Place) -> None:
     body = opened(Service(served.socket), {**ORDER, "own_orders": [order, order]})
     status, answer = ask(served.socket, "POST", "/v1/datasets/pets/sessions", json.dumps(body).encode())
     assert (status, answer["error"]) == (400, "UsageError")
-    assert "at most 16,000,000 numbers" in answer["message"]
+    assert "at most 16,000,000 positions" in answer["message"]
     assert memory_peak_bytes(service_pid(served)) < 1 << 30
 
 
@@ -156,7 +156,7 @@ def test_a_user_may_have_so_many_jobs_under_way_and_the_service_says_so(tmp_path
         with place.service():
             service = Service(place.socket)
             jobs = [service.post("/jobs", {"dataset": "hung"})["id"] for _ in range(JOBS_A_USER_MAX)]
-            with pytest.raises(UsageError, match=f"user {os.getuid()} has 100 jobs that have not ended"):
+            with pytest.raises(UsageError, match=f"user {os.getuid()} has 100 unfinished jobs"):
                 service.post("/jobs", {"dataset": "hung"})
             service.post(f"/jobs/{jobs[0]}/cancel", None)
             service.post("/jobs", {"dataset": "hung"})

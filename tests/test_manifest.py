@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from making import Listed, folder_layout, manifest_of, scanned
 from stager.errors import CacheError
+from stager.reader.samples.changes import join
 from stager.reader.samples.manifest import PLACE, Manifest
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.samples.sealed import read_sealed, write_sealed
 from stager.reader.samples.segments import ListedSegment, read_segment
 from stager.reader.values import ObjectInfo, sample_tag
-from stager.scan.scan import Known, Scan, join, write_manifest
+from stager.scan.scan import Known, Scan, write_manifest
 
 
 def test_samples_are_sorted_by_class_and_name_as_imagefolder_does(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_changed_version_is_another_sample(tmp_path: Path) -> None:
     new = scanned(tmp_path / "v2", now, Known(old.records, old))
     assert new.numbers.tolist() == [2, 1]
     joins = Scan(tmp_path / "v2").read_joins()
-    assert joins.replaced.tolist() == [[0], [2]]
+    assert joins.replaced.tolist() == [[0], [2], [1]]
     assert (joins.count, len(joins.moved)) == (2, 0)
 
 

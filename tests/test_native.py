@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from images import resize_as_pillow_13
 from stager.recipes.image import native
-from stager.recipes.image.resize import CropBox, resize_by_native
+from stager.recipes.image.pixels.resize import CropBox, resize_by_native
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))  # height, width
 
@@ -39,7 +39,7 @@ def library_for(cpu: str) -> ctypes.CDLL:
     if not CPUS[cpu]:
         return native.library
     here = Path(native.__file__).parent
-    sources = [str(here / "c" / name) for name in ("resize.c", "vnni.c", "trial.c")]
+    sources = [str(here / "c" / name) for name in ("resize.c", "vnni.c", "trial.c", "png.c")]
     made = Path(mkdtemp(prefix="stager-native-")) / "native.so"
     try:
         command = ["cc", "-O3", "-shared", "-fPIC", CPUS[cpu], *sources, "-lm", "-o", str(made)]

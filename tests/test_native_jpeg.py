@@ -14,7 +14,8 @@ from PIL import Image, ImageFile
 from images import Pixels, natural
 from stager.errors import SampleError
 from stager.recipes import open_recipe
-from stager.recipes.image import decode, native
+from stager.recipes.image import native
+from stager.recipes.image.pixels import decode
 
 RECIPE = {"kind": "image", "resize": 64, "crop": 56}
 EXIF = b"Exif\0\0"

@@ -35,11 +35,11 @@ from shard_damage import DamageContract
 from stager.errors import ShardCorrupt, UsageError
 from stager.reader.shards import open_shard, trailer
 from stager.reader.shards.file import ShardFile
-from stager.reader.shards.stored import StoredArray
-from stager.reader.values import Field, Prepared, checksum_of, sample_tag
+from stager.reader.shards.stored import read_stored
+from stager.reader.values import Field, Prepared, StoredArray, checksum_of, sample_tag
 from stager.shards import FORMATS, verify_shard
 from stager.shards.lmdb import row_key
-from stager.shards.pieces import PIECE_BYTES
+from stager.shards.slabs import SLAB_BYTES
 
 MB = 1_000_000
 ROOM = MB  # bytes that are reserved: more than some of these shards need, less than others do
@@ -63,7 +63,7 @@ class RowByRow(ShardContract):
         self.format.write(at_once, header_for(CASES[case]), rows)
         assert path.read_bytes() == at_once.read_bytes()
 
-    @pytest.mark.parametrize("row_bytes", [70_001, PIECE_BYTES, PIECE_BYTES + 5, 3 * PIECE_BYTES - 7])
+    @pytest.mark.parametrize("row_bytes", [70_001, SLAB_BYTES, SLAB_BYTES + 5, 3 * SLAB_BYTES - 7])
     def test_rows_larger_than_a_page_lie_where_they_belong(self, tmp_path: Path, row_bytes: int) -> None:
         field = Field("image", "uint8", (row_bytes,))
         rows = make_rows((field,), 11)
@@ -248,7 +248,7 @@ def test_no_array_is_read_from_outside_of_the_file(
     (tmp_path / "file").write_bytes(bytes(16))
     file = ShardFile(tmp_path / "file")
     with pytest.raises((ValueError, ShardCorrupt), match=r"bytes"):
-        StoredArray(offset, size, shape, np.dtype("f4")).checked().read(file)
+        read_stored(file, StoredArray(offset, size, shape, np.dtype("f4")).checked())
 
 
 def test_a_checksum_names_the_sample_the_recipe_and_the_shape() -> None:

@@ -104,7 +104,7 @@ def test_classes_can_be_named_counted_or_listed_in_a_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("subset", "says"),
     [
-        (Subset(classes=41), "41 classes are wanted, there are 40"),
+        (Subset(classes=41), "41 classes were asked for, and there are 40"),
         (Subset(classes=("c01", "c99")), "no class 'c99'"),
         (Subset(split="train"), "no split 'train'"),
     ],
@@ -125,6 +125,22 @@ def test_a_split_has_its_own_samples_and_classes(splits: Manifest) -> None:
     train, val = draw(splits, Subset(split="train")), draw(splits, Subset(split="val"))
     assert (len(train.numbers), len(val.numbers)) == (3, 2)
     assert val.classes == ("a", "b")
+
+
+def test_several_splits_are_named_with_a_comma(splits: Manifest) -> None:
+    both = draw(splits, Subset(split="val,train"))
+    apart = [draw(splits, Subset(split=name)).numbers for name in ("train", "val")]
+    assert sorted(both.numbers) == sorted([*apart[0], *apart[1]])
+    with pytest.raises(UsageError, match="no split 'nope'"):
+        draw(splits, Subset(split="train,nope"))
+
+
+def test_with_the_classes_of_another_split_named_labels_are_those_of_that_split(tmp_path: Path) -> None:
+    manifest = manifest_of(tmp_path / "m", ["train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg", "val/c/1.jpg"])
+    train = draw(manifest, Subset(split="train"))
+    alone, alike = (draw(manifest, Subset(names, split="val")) for names in (None, train.classes))
+    assert (alone.classes, alike.classes) == (("c",), ("a", "b", "c"))
+    assert [manifest.key(place) for place in alike.places] == ["val/c/1.jpg"]
 
 
 def test_a_subset_survives_json() -> None:

@@ -5,7 +5,6 @@ import logging
 from importlib import import_module
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -48,18 +47,17 @@ def test_a_name_can_be_told_from_another() -> None:
 @given(name=names)
 @example(name=EVIL)
 def test_whatever_the_name_what_the_cli_prints_is_clean(name: str) -> None:
-    with pytest.MonkeyPatch.context() as patch, cli.out.capture() as told:
-        errors: list[str] = []
-        patch.setattr(cli, "_to_stderr", errors.append)
+    with cli.err.capture() as said, cli.out.capture() as told:
         cli.show_error(StagerError(f"{name}: it is gone", hint=f"look at {name}"))
         cli.say(f"{name} and more")
         cli.print_table(["key", name], [[name, "1"], ["b", name]])
-        cli.print_table(["key"], [[ls._cell(name)]])
+        cli.print_table(["key"], [[ls._cell("key", name)]])
         last = {"at": 0.0, "reason": name, "wait_s": 1.0}
         why._tell({"dataset": name, "index": 1, "key": name, "label": name, "why": name, "last": last})
         job = {"dataset": name, "classes": [name] * 7, "saved_as": name, "staged": 1, "already": 0}
         rest = {"failed": 0, "wanted": 1, "bytes": 1, "seconds": 1.0, "format": name, "format_why": name}
         prefetch._tell_people({**job, **rest})
+    errors = said.get().splitlines()
     assert len(errors) == 2
     assert is_clean(told.get())
     assert all(line.isprintable() for line in errors)

@@ -25,8 +25,8 @@ from test_api import ask, is_our_error, opened
 # The service, but working out a subset ends it: as an expression did that held the loop beyond its watchdog.
 DEADLY = """
 import os, signal
-import stager.jobs.queue
-stager.jobs.queue.draw = lambda manifest, subset: os.kill(os.getpid(), signal.SIGKILL)
+import stager.jobs.groundwork
+stager.jobs.groundwork.draw = lambda manifest, subset: os.kill(os.getpid(), signal.SIGKILL)
 from stagerd.__main__ import main
 main()
 """
@@ -163,7 +163,7 @@ def test_a_job_that_ended_the_service_twice_is_given_up_and_the_service_starts(p
         wait_for(lambda: is_up(third))
         job = service.get(f"/jobs/{number}")
         assert job["state"] == "failed"
-        assert re.search("ended the service", job["error"]["message"])
+        assert re.search("crashed the service", job["error"]["message"])
         assert job["error"]["hint"]
     finally:
         third.terminate()

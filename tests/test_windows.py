@@ -14,25 +14,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stager.reader.index import pack_words
-from stager_client.memory import memory_bytes
-from stager_client.reader import KEPT_PART
-from stager_client.rows import PIECE_BYTES, Mapping, ReadableShard, ReadableShards
+from stager_client.reading.memory import memory_bytes
+from stager_client.reading.reader import KEPT_PART
+from stager_client.reading.rows import HUGE_PAGE_BYTES, Mapping, ReadableShard, ReadableShards
 from test_native import compiled_or_skip
 
-SIZE = 4 * PIECE_BYTES + 12_345
-LEAST_BYTES = PIECE_BYTES // 64  # smaller rows are not worth a window
+SIZE = 4 * HUGE_PAGE_BYTES + 12_345
+LEAST_BYTES = HUGE_PAGE_BYTES // 64  # smaller rows are not worth a window
 Bytes = npt.NDArray[np.uint8]
 
 
 class File:
-    """A file as the service writes shards, in whole pieces."""
+    """A file as the service writes shards, in whole huge pages."""
 
     def __init__(self, path: Path) -> None:
         self.bytes: Bytes = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
         self.path = path
         with path.open("wb", buffering=0) as file:
-            for at in range(0, SIZE, PIECE_BYTES):
-                file.write(self.bytes[at : at + PIECE_BYTES].data)
+            for at in range(0, SIZE, HUGE_PAGE_BYTES):
+                file.write(self.bytes[at : at + HUGE_PAGE_BYTES].data)
         self.descriptor = os.open(path, os.O_RDONLY)
         self.mapping = Mapping(self.descriptor)
 
@@ -77,9 +77,9 @@ def test_nothing_stays_mapped(file: File) -> None:
 
 
 def test_windows_are_used_where_the_kernel_maps_huge_pages(file: File) -> None:
-    """Told by what is known of the pieces after reading: 1, if all of one was mapped at a touch; else 2."""
-    file.read([0, PIECE_BYTES, 2 * PIECE_BYTES], LEAST_BYTES)
-    known = file.mapping._pieces[:3].tolist()
+    """By what is known of the huge pages after reading: 1, if all of one was mapped at a touch; else 2."""
+    file.read([0, HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES], LEAST_BYTES)
+    known = file.mapping._huge_pages[:3].tolist()
     assert set(known) <= {1, 2}
     version = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
     if version >= (6, 18) and Path("/sys/kernel/mm/transparent_hugepage").exists():
@@ -97,11 +97,11 @@ def test_a_file_that_is_cut_short_under_us_is_an_error_and_not_our_end(tmp_path:
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_windows import PIECE_BYTES, File
+from test_windows import HUGE_PAGE_BYTES, File
 file = File(Path({str(tmp_path / "shard")!r}))
-starts = [0, PIECE_BYTES + 7, 3 * PIECE_BYTES - 50_000]
+starts = [0, HUGE_PAGE_BYTES + 7, 3 * HUGE_PAGE_BYTES - 50_000]
 print(file.read(starts, 100_000)[0])
-os.truncate(file.path, PIECE_BYTES)
+os.truncate(file.path, HUGE_PAGE_BYTES)
 print(file.read(starts, 100_000)[0])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -111,7 +111,7 @@ print(file.read(starts, 100_000)[0])
 def test_a_forked_child_reads_and_leaves_nothing_mapped(file: File) -> None:
     child = os.fork()
     if not child:
-        left, rows = file.read([5, PIECE_BYTES], 100_000)
+        left, rows = file.read([5, HUGE_PAGE_BYTES], 100_000)
         is_right = left == 0 and np.array_equal(rows[0], file.bytes[5:100_005]) and not file.mapped_bytes()
         os._exit(not is_right)
     assert os.waitpid(child, 0)[1] == 0
@@ -124,11 +124,11 @@ def test_a_kernel_without_windows_is_no_hindrance(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_windows import PIECE_BYTES, File
+from test_windows import HUGE_PAGE_BYTES, File
 file = File(Path({str(tmp_path / "shard")!r}))
 for _ in range(2):
-    left, rows = file.read([0, PIECE_BYTES + 7], 100_000)
-    assert not left and (rows[1] == file.bytes[PIECE_BYTES + 7 : PIECE_BYTES + 100_007]).all()
+    left, rows = file.read([0, HUGE_PAGE_BYTES + 7], 100_000)
+    assert not left and (rows[1] == file.bytes[HUGE_PAGE_BYTES + 7 : HUGE_PAGE_BYTES + 100_007]).all()
 assert not file.mapped_bytes()
 """
     inject = "inject=process_madvise:error=EPERM"
@@ -167,7 +167,7 @@ def test_memory_is_what_the_kernel_and_the_container_say(
         path = tmp_path / name
         if text is not None:
             path.write_text(text)
-        monkeypatch.setattr(f"stager_client.memory.{name}", path)
+        monkeypatch.setattr(f"stager_client.reading.memory.{name}", path)
     assert memory_bytes() == expected
 
 

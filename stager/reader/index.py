@@ -52,10 +52,12 @@ def pack_words(shard: int, rows: npt.NDArray[np.integer[Any]], format: str) -> W
 
 
 def is_resident(words: Words) -> Mask:
+    """Words that point to a row. A damaged one does not."""
     return np.asarray((words >> _TOP_SHIFT & _TOP_MASK == _TOP_PRESENT) & ~_is_odd(words))
 
 
 def is_failed(words: Words) -> Mask:
+    """Words of samples that cannot be staged."""
     return np.asarray(words == FAILED)
 
 
@@ -70,10 +72,12 @@ def format_of(words: Words) -> npt.NDArray[np.int64]:
 
 
 def shard_of(words: Words) -> npt.NDArray[np.int64]:
+    """The shard's number, of words that are resident."""
     return (words >> _SHARD_SHIFT & np.uint64(SHARDS_MAX - 1)).astype(np.int64)
 
 
 def row_of(words: Words) -> npt.NDArray[np.int64]:
+    """The row in the shard, of words that are resident."""
     return (words & np.uint64(ROWS_MAX - 1)).astype(np.int64)
 
 
@@ -103,9 +107,13 @@ class IndexReader:
         """How often words were taken away: when it moves, shards that are open may be gone from disk."""
         return int(self._evictions[0])
 
+    def used(self) -> Numbers:
+        """The numbers of all samples that it says anything of."""
+        return used_words(self._path, self.words)
+
     def failed(self) -> Numbers:
         """The numbers of all samples that cannot be had."""
-        used = used_words(self._path, self.words)
+        used = self.used()
         return used[is_failed(self.words[used])]
 
     @property

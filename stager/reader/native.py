@@ -1,4 +1,4 @@
-"""Loops in C, which run without Python's lock: here, those that copy rows into a batch.
+"""Loops in C, which run without Python's lock: here, those that copy rows, or pieces of them, into a batch.
 
 Where C was not compiled, each has a stand-in. STAGER_NATIVE=0 turns all of it off.
 """
@@ -43,6 +43,10 @@ def declare(library: CDLL) -> CDLL:
     """Tell ctypes what the functions take. Raise AttributeError if one is missing."""
     library.stager_read_samples.argtypes = (c_void_p, c_int64, *[c_void_p] * 5)
     library.stager_read_samples.restype = c_int64
+    library.stager_find_rows.argtypes = (c_void_p, c_int64, *[c_void_p] * 6)
+    library.stager_copy_pieces.argtypes = (c_void_p, c_int64, *[c_void_p] * 3, c_int64, c_void_p)
+    library.stager_find_rows.restype = library.stager_copy_pieces.restype = c_int64
+    library.stager_read_ahead.argtypes, library.stager_read_ahead.restype = (c_int64, *[c_void_p] * 3), None
     library.stager_map.argtypes, library.stager_map.restype = (c_int, c_void_p), c_void_p
     library.stager_unmap.argtypes, library.stager_unmap.restype = (c_void_p, c_int64), None
     return library

@@ -2,16 +2,18 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from stager.errors import CacheError, StagerError, UsageError
+from stager.reader.places import expanded
 from stager.reader.shards import SUFFIXES
 from stager.reader.values import Field, SourceSpec, canonical_json, digest_of
 
 RECORD_FORMAT = 2
+SHOWN_DIGITS: Final = 12  # of a version's digest: enough to name it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -39,6 +41,21 @@ class DatasetSpec:
     def from_json(cls, value: Mapping[str, Any]) -> "DatasetSpec":
         source, options = SourceSpec(**value["source"]), value.get("options", {})
         return cls(value["name"], source, value["layout"], value["recipe"], options)
+
+
+def is_source(text: str) -> bool:
+    """Is it a URL or a path, and not the name of a data set?"""
+    return "/" in text or text.startswith(("~", "."))
+
+
+def source_url(text: str) -> str:
+    """A URL as it is; a path made absolute, since the service has another working directory."""
+    return text if is_url(text) else str(expanded(text).absolute())
+
+
+def is_url(text: str) -> bool:
+    """Whether a source is no path."""
+    return "://" in text or text.startswith("python:")
 
 
 def name_for_url(url: str) -> str:
@@ -115,6 +132,26 @@ def manifest_path(directory: Path, manifest: str, lineage: str) -> Path:
     return directory / f"manifest-{manifest}-{lineage[:16]}.arrow"
 
 
+def kept_versions(directory: Path, record: DatasetRecord) -> dict[str, float]:
+    """The manifests that are kept, the newest last, with the times at which they were found."""
+    paths = directory.glob(manifest_path(directory, "*", record.lineage).name)
+    at = {path.name.split("-")[1]: path.stat().st_mtime for path in paths}
+    return {digest: at[digest] for digest in sorted(at, key=lambda one: (one == record.manifest, at[one]))}
+
+
+def version_named(name: str, begin: str, kept: Iterable[str]) -> str:
+    """The kept version whose digest begins like this. Raise UsageError if none does, or several do."""
+    kept = list(kept)
+    found = [digest for digest in kept if digest.startswith(begin)]
+    if len(found) != 1:
+        told = "no version" if not found else "more than one version"
+        raise UsageError(
+            f"{name} has {told} {begin!r}",
+            hint="kept are " + ", ".join(digest[:SHOWN_DIGITS] for digest in kept),
+        )
+    return found[0]
+
+
 def index_path(directory: Path, recipe: str, lineage: str) -> Path:
     return directory / f"index-{recipe[:16]}-{lineage[:16]}"
 
@@ -130,6 +167,14 @@ def shard_path(directory: Path, shard: int, shard_format: str) -> Path:
 
 
 def say_recipe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Which keys of two recipes differ, and how; '' if none does."""
+    """Which keys of two recipes differ, and how, or what in a function's code does; '' if none does."""
     changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
-    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed)
+    return ", ".join(filter(None, (_say_change(key, old.get(key), new.get(key)) for key in changed)))
+
+
+def _say_change(key: str, old: Any, new: Any) -> str:
+    if key == "code" and old and new:
+        from stager.reader.code.key import CodeKey, changes  # few readers ever need it
+
+        return ", ".join(changes(CodeKey.from_json(old), CodeKey.from_json(new)))
+    return f"{key} {old} -> {new}"

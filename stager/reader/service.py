@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from stager import errors
 from stager.errors import NoService, ServiceSilent, StagerError, UsageError
+from stager.reader.places import how_to_join
 
 API: Final = "/v1"
 CONNECT_AGAIN_S: Final = 0.02
@@ -109,8 +110,7 @@ class Service:
             value = json.loads(answer.read() or b"null")
         except PermissionError:
             raise StagerError(
-                f"you may not use the service at {self.path}",
-                hint="join its group: usermod -aG stager USER, and log in again",
+                f"you may not use the service at {self.path}", hint=how_to_join(self.path)
             ) from None
         except TimeoutError:
             raise ServiceSilent(

@@ -4,11 +4,9 @@ import base64
 import hashlib
 import json
 import math
-import mmap
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +19,6 @@ Numbers = npt.NDArray[
 ]  # of samples: numbers for life (sample_list.py), places in a manifest, positions
 Starts = npt.NDArray[np.int64]  # of rows: their offsets in a file
 Shape = tuple[int | None, ...]  # None: that side varies from sample to sample
-Shapes = Mapping[str, Sequence[int]]  # of one sample's fields
-Window = tuple[slice, ...]  # of an array's first sides, as many as it has: where it begins and ends
-Windows = dict[str, Window]  # of one sample's fields; those that it does not name are not wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +30,40 @@ class ObjectInfo:
     version: str
 
 
+class Inner(NamedTuple):
+    """Which of the objects that lie in one, behind or before an index of where each is: a Zarr shard's."""
+
+    number: int
+    places: int  # how many there can be
+    is_index_last: bool
+    has_checksum: bool  # the index has one
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisted(ObjectInfo):
+    """A chunk that no listing told of: what is there now is taken. `size`: about as many bytes as it has.
+
+    If it is not there, it is empty, as long as `witness` is: where all is gone, that says nothing of a chunk.
+    `version`: of what told that there may be such a chunk.
+    """
+
+    witness: str
+    inner: Inner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosed(ObjectInfo):
+    """A chunk in a listed object, behind an index of where each is. `size`: about as many bytes as it has."""
+
+    object: ObjectInfo
+    inner: Inner
+
+
+@dataclass(frozen=True, slots=True)
+class Absent(ObjectInfo):
+    """A chunk that a listing did not have: it is empty, and nobody is asked for it."""
+
+
 class Part(NamedTuple):
     """An object, or the bytes of it from `start` to `stop`: a tar's member, a chunk of a Zarr shard."""
 
@@ -44,6 +73,7 @@ class Part(NamedTuple):
 
     @property
     def size(self) -> int:
+        """In bytes, as the listing has them."""
         return (self.info.size if self.stop is None else self.stop) - self.start
 
 
@@ -62,15 +92,29 @@ class SampleInfo(NamedTuple):
         return sum(part.size for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Unpacked(ObjectInfo):
+    """What a part becomes once it is unpacked: read by ranges, as any object. `size`: unpacked.
+
+    `by`: what unpacks it, as its layout says it; `at`: which chunk it is, if it is one.
+    """
+
+    packed: Part
+    by: str
+    at: tuple[int, ...] = ()
+
+    def file_name(self, source: "SourceSpec") -> str:
+        """Of the file in which it waits: the same for the same bytes of a source, and for no others."""
+        told = [repr(source), repr(self.packed), self.by, self.at, self.size]
+        return f"unpacked-{digest_of(canonical_json(told).encode())}"
+
+
 class Attribute(NamedTuple):
     """A column of the user's table that every sample has a value of: fold, weight, anything."""
 
     name: str
     type: str  # one of ATTRIBUTE_TYPES
 
-
-SMALL_BYTES: Final = 1 << 18  # an array so small is not worth pages of its own
-PAGE_VALUES: Final = 4096
 
 ATTRIBUTE_TYPES: Final = ("bool", "int64", "float64", "string")
 
@@ -90,7 +134,7 @@ class SourceSpec:
 class Field:
     """One array of a sample. `None` in the shape: that side varies from sample to sample.
 
-    `axes` and `batch` say how a client hands it out, and nothing of how it is stored.
+    `axes`, `batch` and `rate` say how a client hands it out, and nothing of how it is stored.
     """
 
     name: str
@@ -99,6 +143,12 @@ class Field:
     encoding: str = "raw"  # raw | jpeg: how the array is stored
     axes: str = ""  # a letter a side; torch has "HWC" as CHW
     batch: str = "stack"  # stack | pad | ragged: how samples of different shape make a batch
+    rate: int = 0  # how many items of its first side are a second; 0: nobody says
+
+    def __str__(self) -> str:
+        """For people: `image uint8 224x224x3`. A side that varies is a question mark."""
+        sides = "x".join("?" if side is None else str(side) for side in self.shape)
+        return f"{self.name} {self.dtype} {sides}".rstrip()
 
     @property
     def is_fixed(self) -> bool:
@@ -119,7 +169,7 @@ class Field:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Field":
         stored = value["name"], value["dtype"], tuple(value["shape"]), value["encoding"]
-        return cls(*stored, value.get("axes", ""), value.get("batch", "stack"))
+        return cls(*stored, value.get("axes", ""), value.get("batch", "stack"), value.get("rate", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +202,21 @@ class Prepared:
     checksum: int
 
 
+class StoredArray(NamedTuple):
+    """Where one array of a row lies in a shard's file, and what it is."""
+
+    offset: int
+    size_bytes: int
+    shape: Sequence[Any]
+    dtype: np.dtype[Any]
+
+    def checked(self) -> Self:
+        """The same. Raise ValueError if shape and size, which the file says for each row, disagree."""
+        if math.prod(self.shape) * self.dtype.itemsize != self.size_bytes or min(self.shape, default=0) < 0:
+            raise ValueError(f"{self.size_bytes} bytes are no {self.dtype}{list(self.shape)}")
+        return self
+
+
 class ShardReader(Protocol):
     """An open shard, which any thread may read, and a forked child."""
 
@@ -160,11 +225,14 @@ class ShardReader(Protocol):
 
     def __len__(self) -> int: ...
 
-    def row(self, row: int, choose: Callable[[Shapes], Windows] | None = None) -> Arrays:
-        """The arrays of one row, as stored, in memory of their own. Raise ShardError or IndexError.
+    def row(self, row: int) -> Arrays:
+        """The arrays of one row, as stored, in memory of their own. Raise ShardError or IndexError."""
 
-        `choose` says by their shapes which are read, and which part; None: all of them, whole.
-        """
+    def stored(self, row: int) -> dict[str, StoredArray]:
+        """Where the arrays of a row lie. Raise ShardError or IndexError."""
+
+    def read(self, stored: StoredArray) -> npt.NDArray[Any]:
+        """One of them, in memory of its own. Raise ShardError."""
 
     def starts(self, field: str) -> Starts | None:
         """Where in the file each row of a field begins, if all rows are of one size; else None."""
@@ -188,63 +256,9 @@ class ShardReader(Protocol):
         """Let go of the file. It is opened again if it is read again."""
 
 
-class ByNumber:
-    """A value for each sample, by its number: zero until it is set.
-
-    It grows by itself. Memory that is zero is not there: what was never set takes none, however many samples
-    there are.
-    """
-
-    def __init__(self, dtype: npt.DTypeLike, values: npt.NDArray[Any] | None = None) -> None:
-        self._values = zeros_by_number(0, dtype) if values is None else values
-
-    def __getitem__(self, numbers: Numbers) -> npt.NDArray[Any]:
-        if not len(numbers) or int(numbers.max()) < len(self._values):
-            return np.asarray(self._values[numbers])
-        found = np.zeros(len(numbers), self._values.dtype)
-        inside = numbers < len(self._values)
-        found[inside] = self._values[numbers[inside]]
-        return found
-
-    def __setitem__(self, numbers: Numbers, value: Any) -> None:
-        if len(numbers):
-            self._have(numbers)[numbers] = value
-
-    def add(self, numbers: Numbers, values: npt.NDArray[Any]) -> None:
-        """Add to the values of these samples, each as often as it is named."""
-        if len(numbers):
-            np.add.at(self._have(numbers), numbers, values)
-
-    def _have(self, numbers: Numbers) -> npt.NDArray[Any]:
-        """The array, long enough for these."""
-        needed = int(numbers.max()) + 1
-        if needed > len(self._values):
-            self._values = _grown(self._values, max(needed, 2 * len(self._values)))
-        return self._values
-
-
-def zeros_by_number(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Zeros for so many samples. Memory comes page by page, with what is written.
-
-    NumPy asks for huge pages: a value here and there would take 2 MiB each.
-    """
-    size_bytes = count * np.dtype(dtype).itemsize
-    if size_bytes < SMALL_BYTES:
-        return np.zeros(count, dtype)
-    mapped = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without huge pages
-        mapped.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(mapped, dtype)
-
-
-def _grown(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """The same, and zeros behind it. Pages of zeros are not copied: they would take memory."""
-    grown = zeros_by_number(count, values.dtype)
-    for start in range(0, len(values), PAGE_VALUES):
-        part = values[start : start + PAGE_VALUES]
-        if part.any():
-            grown[start : start + len(part)] = part
-    return grown
+def is_number(text: str) -> bool:
+    """Whether it is as we write numbers of samples, and others write those of chunks."""
+    return text.isascii() and text.isdecimal() and len(text) < 20 and (text == "0" or text[0] != "0")
 
 
 def pack_numbers(numbers: Numbers) -> str:
@@ -263,6 +277,7 @@ def encode_key(key: str) -> bytes:
 
 
 def decode_key(raw: bytes) -> str:
+    """Keys need not be UTF-8: what is not is kept by halves of characters."""
     return raw.decode("utf-8", "surrogateescape")
 
 

@@ -1,32 +1,18 @@
 /* The samples of a batch: index word, shard, row, and its bytes to where they belong. It works on memory that
    the caller owns, knows nothing of Python, and is called without its lock.
-   stager_client/rows.py has what it promises, stager/reader/index.py what a word means. */
+   stager_client/reading/rows.py has what it promises, stager/reader/index.py what a word means. */
 
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <unistd.h>
 
+#include "shards.h"
 #include "windows.h"
-
-typedef struct {
-    int64_t number, rows, descriptor;
-    Mapping mapping;
-} Shard;
-
-typedef struct {
-    int64_t columns, count;
-    const Shard *shard;           /* in the order of their numbers */
-    const int64_t *const *starts; /* of each shard, for each column: where in the file its rows begin */
-    const int64_t *row_bytes;     /* of each column */
-    int64_t samples;
-    const uint64_t *index; /* a word for each sample */
-} Shards;
 
 /* The highest byte says present, and nothing else but format and parity; and all bits together are even. */
 #define IS_RESIDENT(word) (((word) >> 56 & 0xe7) == 0x80 && !__builtin_parityll(word))
 #define SHARD(word) ((int64_t)((word) >> 24 & 0xffffffff))
-#define ROW(word) ((int64_t)((word) & 0xffffff))
 
 static int64_t find_shard(const Shards *shards, int64_t number)
 {
@@ -41,7 +27,7 @@ static int64_t find_shard(const Shards *shards, int64_t number)
     return first < shards->count && shards->shard[first].number == number ? first : -1;
 }
 
-static int read_row(int descriptor, int64_t offset, uint8_t *room, int64_t bytes)
+int stager_read_bytes(int descriptor, int64_t offset, uint8_t *room, int64_t bytes)
 {
     while (bytes) {
         ssize_t came = pread(descriptor, room, (size_t)bytes, offset);
@@ -54,13 +40,7 @@ static int read_row(int descriptor, int64_t offset, uint8_t *room, int64_t bytes
     return 1;
 }
 
-/* A sample that was found: under which word, where its rows are, and where they go. */
-typedef struct {
-    uint64_t word;
-    int64_t shard, place;
-} Found;
-
-static Found find_sample(const Shards *shards, int64_t number, const uint64_t *checked, int64_t place)
+Found stager_find_sample(const Shards *shards, int64_t number, const uint64_t *checked, int64_t place)
 {
     Found none = {0, 0, 0};
     if (number < 0 || number >= shards->samples)
@@ -93,7 +73,8 @@ static void read_column(const Shards *shards, Found *found, int64_t count, int64
         if (!found[i].word)
             continue;
         Window window = window_of(shards, &found[i], column, out);
-        is_through[i] = stager_is_huge(window.mapping, window.start, window.bytes) && is_checked;
+        is_through[i] =
+            is_checked && window.bytes >= WINDOW_BYTES && stager_is_huge(window.mapping, window.start, window.bytes);
         if (is_through[i])
             windows[through++] = window;
     }
@@ -103,7 +84,7 @@ static void read_column(const Shards *shards, Found *found, int64_t count, int64
             continue;
         Window window = window_of(shards, &found[i], column, out);
         int descriptor = (int)shards->shard[found[i].shard].descriptor;
-        if (!read_row(descriptor, window.start, window.room, window.bytes))
+        if (!stager_read_bytes(descriptor, window.start, window.room, window.bytes))
             found[i].word = 0;
     }
 }
@@ -116,6 +97,17 @@ static int64_t share_of_windows(void)
     return share > WINDOWS_LEAST ? share : WINDOWS_LEAST;
 }
 
+int64_t stager_begin_windows(void)
+{
+    __atomic_add_fetch(&readers, 1, __ATOMIC_RELAXED);
+    return share_of_windows();
+}
+
+void stager_end_windows(void)
+{
+    __atomic_sub_fetch(&readers, 1, __ATOMIC_RELAXED);
+}
+
 /* words[i] becomes the word under which sample i was read, and which it still had afterwards; or 0. With
    `checked`, only what has the word that stands there is read. Without `places`, sample i goes to row i.
    Return how many were not read. */
@@ -123,13 +115,13 @@ int64_t stager_read_samples(const Shards *shards, int64_t samples, const int64_t
                             const uint64_t *checked, uint8_t *const *out, uint64_t *words)
 {
     int64_t left = 0, count;
-    __atomic_add_fetch(&readers, 1, __ATOMIC_RELAXED);
+    stager_begin_windows();
     for (int64_t first = 0; first < samples; first += count) {
         int64_t share = share_of_windows();
         count = samples - first < share ? samples - first : share;
         Found found[WINDOWS];
         for (int64_t i = 0; i < count; i++)
-            found[i] = find_sample(shards, numbers[first + i], checked, places ? places[first + i] : first + i);
+            found[i] = stager_find_sample(shards, numbers[first + i], checked, places ? places[first + i] : first + i);
         for (int64_t column = 0; column < shards->columns; column++)
             read_column(shards, found, count, column, checked != NULL, out);
         /* The words are loaded only after all bytes were: arm64 may else look at a word before it has copied. */
@@ -142,6 +134,6 @@ int64_t stager_read_samples(const Shards *shards, int64_t samples, const int64_t
             left += !is_right;
         }
     }
-    __atomic_sub_fetch(&readers, 1, __ATOMIC_RELAXED);
+    stager_end_windows();
     return left;
 }

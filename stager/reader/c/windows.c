@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define PAGE 4096L
-#define HUGE (2L << 20)
+#define HUGE HUGE_BYTES
 
 #if defined(__x86_64__) && defined(SYS_process_madvise)
 #include <immintrin.h>
@@ -32,18 +32,18 @@ enum { UNKNOWN, IN_HUGE_PAGE, IN_SMALL_PAGES };
 
 static int cannot; /* this kernel, or this sandbox, has no windows */
 
-/* Touch a piece's first page, and look whether one far behind it has come along. */
-static int is_mapped_whole(const uint8_t *piece)
+/* Touch a huge page's first page, and look whether one far behind it has come along. */
+static int is_mapped_whole(const uint8_t *huge)
 {
     uint64_t entry = 0;
     int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     if (pagemap < 0)
         return 0;
-    if (!madvise((void *)piece, PAGE, MADV_POPULATE_READ)) {
-        off_t at = (off_t)((uintptr_t)(piece + HUGE / 2) / PAGE * sizeof entry);
+    if (!madvise((void *)huge, PAGE, MADV_POPULATE_READ)) {
+        off_t at = (off_t)((uintptr_t)(huge + HUGE / 2) / PAGE * sizeof entry);
         if (pread(pagemap, &entry, sizeof entry, at) != sizeof entry)
             entry = 0;
-        madvise((void *)piece, HUGE, MADV_DONTNEED);
+        madvise((void *)huge, HUGE, MADV_DONTNEED);
     }
     close(pagemap);
     return (int)(entry >> 63);
@@ -52,16 +52,16 @@ static int is_mapped_whole(const uint8_t *piece)
 int stager_is_huge(const Mapping *mapping, int64_t start, int64_t bytes)
 {
     if (__atomic_load_n(&cannot, __ATOMIC_RELAXED) || !__builtin_cpu_supports("avx2") || !mapping->at ||
-        start < 0 || bytes < HUGE / 64 || start + bytes > mapping->bytes / HUGE * HUGE)
+        start < 0 || start + bytes > mapping->bytes / HUGE * HUGE)
         return 0;
     for (int64_t number = start / HUGE; number <= (start + bytes - 1) / HUGE; number++) {
-        const uint8_t *piece = mapping->at + number * HUGE;
-        uint8_t *known = &mapping->pieces[number];
+        const uint8_t *huge = mapping->at + number * HUGE;
+        uint8_t *known = &mapping->huge_pages[number];
         uint8_t is = __atomic_load_n(known, __ATOMIC_RELAXED);
         if (is == IN_SMALL_PAGES)
             return 0;
         if (is == UNKNOWN) {
-            is = is_mapped_whole(piece) ? IN_HUGE_PAGE : IN_SMALL_PAGES;
+            is = is_mapped_whole(huge) ? IN_HUGE_PAGE : IN_SMALL_PAGES;
             __atomic_store_n(known, is, __ATOMIC_RELAXED);
             if (is == IN_SMALL_PAGES)
                 return 0;
@@ -85,7 +85,7 @@ __attribute__((target("avx2"))) static void copy(uint8_t *to, const uint8_t *fro
     _mm_sfence();
 }
 
-/* The pages of a window, or all of the pieces it is in. */
+/* The pages of a window, or all of the huge pages it is in. */
 static struct iovec span(const Window *window, int64_t unit)
 {
     int64_t first = window->start / unit * unit, end = (window->start + window->bytes + unit - 1) / unit * unit;
@@ -103,19 +103,30 @@ static int advise(const struct iovec *spans, int64_t count, int advice)
     return done == all;
 }
 
+int stager_open_windows(const Window *windows, int64_t count)
+{
+    struct iovec pages[WINDOWS] = {{0}};
+    for (int64_t i = 0; i < count; i++)
+        pages[i] = span(&windows[i], PAGE);
+    return advise(pages, count, MADV_POPULATE_READ);
+}
+
+void stager_close_windows(const Window *windows, int64_t count)
+{
+    struct iovec whole[WINDOWS] = {{0}};
+    for (int64_t i = 0; i < count; i++)
+        whole[i] = span(&windows[i], HUGE);
+    if (!advise(whole, count, MADV_DONTNEED))
+        for (int64_t i = 0; i < count; i++)
+            madvise(whole[i].iov_base, whole[i].iov_len, MADV_DONTNEED);
+}
+
 int stager_copy_through(const Window *windows, int64_t count)
 {
-    struct iovec pages[WINDOWS] = {{0}}, pieces[WINDOWS] = {{0}};
-    for (int64_t i = 0; i < count; i++) {
-        pages[i] = span(&windows[i], PAGE);
-        pieces[i] = span(&windows[i], HUGE);
-    }
-    int is_open = advise(pages, count, MADV_POPULATE_READ);
+    int is_open = stager_open_windows(windows, count);
     for (int64_t i = 0; i < count && is_open; i++)
         copy(windows[i].room, windows[i].mapping->at + windows[i].start, windows[i].bytes);
-    if (!advise(pieces, count, MADV_DONTNEED))
-        for (int64_t i = 0; i < count; i++)
-            madvise(pieces[i].iov_base, pieces[i].iov_len, MADV_DONTNEED);
+    stager_close_windows(windows, count);
     return is_open;
 }
 
@@ -125,6 +136,17 @@ int stager_is_huge(const Mapping *mapping, int64_t start, int64_t bytes)
 {
     (void)mapping, (void)start, (void)bytes;
     return 0;
+}
+
+int stager_open_windows(const Window *windows, int64_t count)
+{
+    (void)windows, (void)count;
+    return 0;
+}
+
+void stager_close_windows(const Window *windows, int64_t count)
+{
+    (void)windows, (void)count;
 }
 
 int stager_copy_through(const Window *windows, int64_t count)

@@ -11,17 +11,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from stager.errors import CacheError
+from stager.reader.samples.by_number import ByNumber
 from stager.reader.samples.runs import Collection, Runs
 from stager.reader.samples.sample_list import SampleList
-from stager.reader.samples.sealed import read_sealed
-from stager.reader.values import Attribute, ByNumber, Mask, Numbers, key_hash
+from stager.reader.samples.sealed import read_tables
+from stager.reader.values import Attribute, Mask, Numbers, ObjectInfo, key_hash
 
 MANIFEST_FORMAT: Final = 2
 COMPUTED_FORMAT: Final = 3  # a stager that knows no computed ones says so
@@ -29,6 +30,14 @@ SCAN_AGAIN: Final = "run: stager prefetch, to scan again"
 
 # A column for each attribute comes after these, under its name with a prefix.
 PLACE: Final = pa.schema([("number", pa.uint32()), ("label", pa.int32()), ("split", pa.int8())])
+WHERE: Final = "where"  # the last column, if samples are rows of a table: "line 17"
+
+
+class Counts(NamedTuple):
+    """Of each brick of a volume, in order, how many voxels are foreground; and the digest of that."""
+
+    voxels: npt.NDArray[np.uint32]
+    digest: str
 
 
 class Manifest(ABC):
@@ -42,15 +51,17 @@ class Manifest(ABC):
         self.classes: tuple[str, ...] = tuple(about["classes"])
         self.splits: tuple[str, ...] = tuple(about["splits"])
         self.attributes = tuple(Attribute(*told) for told in about.get("attributes", ()))
+        # A later scan may list some folders alone, and have the rest of this one.
+        self.is_whole: bool = about.get("is_whole", False)
 
     @staticmethod
     def open(path: Path, records: SampleList) -> "ListedManifest | ComputedManifest":
         """Raise CacheError if it is missing, damaged, or of another list."""
-        table = read_sealed(path)
+        table, *more = read_tables(path)
         try:
             about = json.loads(table.schema.metadata[b"stager"])
             if about["format"] == COMPUTED_FORMAT:
-                return ComputedManifest(about, records)
+                return ComputedManifest(about, records, *more)
             if about["format"] == MANIFEST_FORMAT:
                 return ListedManifest(about, records, table)
         except (KeyError, ValueError, TypeError) as error:
@@ -86,6 +97,14 @@ class Manifest(ABC):
     def class_sizes(self) -> Numbers:
         """How many samples each class has."""
 
+    def table_row(self, place: int) -> str:
+        """Where the row of a sample stands in its table, as a person finds it; nothing, if it is of none."""
+        return ""
+
+    def foreground(self, field: str) -> Counts | None:
+        """How much of it each sample has; None: nobody has counted."""
+        return None
+
     @abstractmethod
     def attribute(self, name: str, places: Numbers) -> Any:
         """The values of an attribute at these places, as Arrow has them. A null: it has none."""
@@ -107,6 +126,7 @@ class ListedManifest(Manifest):
         self._attributes = {
             attribute.name: batch.column(attribute_column(attribute.name)) for attribute in self.attributes
         }
+        self._table_rows = batch.column(WHERE) if WHERE in batch.schema.names else None
         self.labels: npt.NDArray[np.int32] = batch.column("label").to_numpy(zero_copy_only=True)
         self.split_of: npt.NDArray[np.int8] = batch.column("split").to_numpy(zero_copy_only=True)
         self.numbers = batch.column("number").to_numpy(zero_copy_only=True).astype(np.int64)
@@ -123,6 +143,9 @@ class ListedManifest(Manifest):
     def attribute(self, name: str, places: Numbers) -> Any:
         return self._attributes[name].take(pa.array(places))
 
+    def table_row(self, place: int) -> str:
+        return "" if self._table_rows is None else str(self._table_rows[place])
+
     def column(self, name: str) -> Any:
         """A column as Arrow has it, for predicates."""
         if name in self._attributes:
@@ -136,6 +159,11 @@ class ListedManifest(Manifest):
             if self.key(place) == key:
                 return int(place)
         return None
+
+    def object_of(self, key: str) -> ObjectInfo | None:
+        """The object that the sample of a key is, where each is one; None: there is no such sample."""
+        place = self.find(key)
+        return None if place is None else self.records.infos(self.numbers[place : place + 1])[0].parts[0].info
 
     def places_of(self, numbers: Numbers) -> Numbers:
         return self._places[numbers] - 1
@@ -168,10 +196,14 @@ class ComputedManifest(Manifest):
 
     numbers: Runs
 
-    def __init__(self, about: Mapping[str, Any], records: SampleList) -> None:
+    def __init__(
+        self, about: Mapping[str, Any], records: SampleList, foreground: pa.Table | None = None
+    ) -> None:
+        """`foreground`: a column for each field that was counted."""
         super().__init__(about, records)
+        self._foreground, self._digests = foreground, about.get("foreground", {})
         self.numbers = Runs((first, count) for first, count in about["runs"])
-        self._check(max((first + count - 1 for first, count in self.numbers.runs), default=-1))
+        self._check(int((self.numbers.firsts + self.numbers.counts).max(initial=0)) - 1)
 
     def find(self, key: str) -> int | None:
         for start, segment in self.records.computed():
@@ -191,6 +223,12 @@ class ComputedManifest(Manifest):
 
     def class_sizes(self) -> Numbers:
         return np.asarray([len(self)])
+
+    def foreground(self, field: str) -> Counts | None:
+        if self._foreground is None or field not in self._digests:
+            return None
+        (chunk,) = self._foreground[field].chunks
+        return Counts(chunk.to_numpy(zero_copy_only=True), self._digests[field])
 
     def attribute(self, name: str, places: Numbers) -> Any:
         raise KeyError(name)

@@ -54,7 +54,7 @@ DEPTH_MAX: Final = 50
 SHOWN_CHARS: Final = 100
 
 
-class Columns:
+class ManifestColumns:
     """The columns of a manifest. Classes and splits are compared by name, of which there are few."""
 
     def __init__(self, manifest: ListedManifest) -> None:
@@ -67,7 +67,8 @@ class Columns:
         names = [attribute.name for attribute in self._manifest.attributes]
         if name not in names:
             raise UsageError(
-                f"--where: {_short(name)} is no column", hint=f"columns: {', '.join((*COLUMNS, *names))}"
+                f"--where: there is no column {_short(name)}",
+                hint=f"columns: {', '.join((*COLUMNS, *names))}",
             )
         return self._manifest.column(name).type
 
@@ -85,13 +86,13 @@ class Columns:
         return column.cast(pa.large_string(), safe=False) if name == "key" else column  # need not be UTF-8
 
 
-Predicate = Callable[[Columns], Mask]
-Value = Callable[[Columns], Any]  # an array of one
+Predicate = Callable[[ManifestColumns], Mask]
+Value = Callable[[ManifestColumns], Any]  # an array of one
 
 
 def select(manifest: ListedManifest, expression: str) -> Mask:
     """Which samples of a manifest an expression is true for."""
-    return parse(expression)(Columns(manifest))
+    return parse(expression)(ManifestColumns(manifest))
 
 
 def parse(expression: str) -> Predicate:
@@ -151,7 +152,7 @@ class _Parser:
             raise self.too_much(f"it compares more than {COMPARISONS_MAX} times")
         kind, name = self.next("a column")
         if kind != "word" or not (name in COLUMNS or name.isidentifier()):
-            raise self.error(f"{_short(name)} is no column")
+            raise self.error(f"there is no column {_short(name)}")
         negated = self.take_word("not")
         if self.take_word("in"):
             found = self.among(name)
@@ -175,7 +176,7 @@ class _Parser:
             parts.append(self.value(name))
         self.need(")")
 
-        def is_among(columns: Columns) -> Mask:
+        def is_among(columns: ManifestColumns) -> Mask:
             values = pa.concat_arrays([part(columns) for part in parts])
             return columns.where(name, lambda column: pc.is_in(column, value_set=values))
 
@@ -193,7 +194,7 @@ class _Parser:
         if not _is_utf8(pattern):  # Arrow takes no other
             raise self.error(f"{_short(pattern)} is no text")
 
-        def is_like(columns: Columns) -> Mask:
+        def is_like(columns: ManifestColumns) -> Mask:
             if columns.check(name) != pa.large_string():
                 raise self.error(f"{name} is no text: like is for texts")
             return columns.where(name, lambda column: pc.match_like(column, pattern))
@@ -223,7 +224,8 @@ class _Parser:
             except UnicodeEncodeError:
                 raise self.error(f"{_short(text)} is no text") from None
         if kind != "number":
-            raise self.error(f"{name} is a number, {_short(text)} is not")
+            named = ", and the name is in class" if name == "label" else ""
+            raise self.error(f"{name} is a number{named}: {_short(text)} is none")
         if column == pa.float64():
             return pa.array([float(value[1])])
         if not -(2**31) < value[1] < (2**31 if name == "label" else 2**62):
@@ -314,7 +316,7 @@ def _negated(inner: Predicate) -> Predicate:
     return lambda columns: ~inner(columns)
 
 
-def _reduce(join: Any, columns: Columns, parts: Sequence[Predicate]) -> Mask:
+def _reduce(join: Any, columns: ManifestColumns, parts: Sequence[Predicate]) -> Mask:
     mask = parts[0](columns)
     for part in parts[1:]:
         join(mask, part(columns), out=mask)

@@ -1,25 +1,48 @@
 """Numbers in runs: what an array of them would be, without one."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any, Final, Self, overload
 
 import numpy as np
 
 from stager.reader.values import Mask, Numbers
+
+_NONE: Final[Numbers] = np.zeros(0, np.int64)
 
 
 class Runs:
     """Numbers one after the other, in a few runs of (first, count) that do not overlap."""
 
     def __init__(self, runs: Iterable[tuple[int, int]]) -> None:
-        self.runs = tuple((int(first), int(count)) for first, count in runs if count)
-        counts = [count for _, count in self.runs]
-        self._firsts: Numbers = np.asarray([first for first, _ in self.runs] or [0], dtype=np.int64)
-        self._ends: Numbers = np.cumsum(counts or [0])
-        self._begins = self._ends - (counts or [0])
+        told = np.asarray([(first, count) for first, count in runs if count], np.int64).reshape(-1, 2)
+        self._take(told[:, 0], told[:, 1])
+
+    @classmethod
+    def of(cls, firsts: Numbers, counts: Numbers) -> Self:
+        """Runs that begin with these numbers, and have so many each."""
+        made = cls(())
+        made._take(firsts[counts > 0], counts[counts > 0])
+        return made
+
+    @classmethod
+    def of_rising(cls, numbers: Numbers) -> Self:
+        """The runs of numbers in rising order, each once."""
+        begins = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
+        return cls.of(numbers[begins], np.diff(begins, append=len(numbers)))
+
+    def _take(self, firsts: Numbers, counts: Numbers) -> None:
+        self.firsts, self.counts = firsts, counts
+        self.ends: Numbers = np.cumsum(counts)  # of their positions
+        self.begins = self.ends - counts
+        self._order = np.argsort(firsts)
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """First and count of each."""
+        return tuple(zip(self.firsts.tolist(), self.counts.tolist(), strict=True))
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self.ends[-1]) if len(self.ends) else 0
 
     @overload
     def __getitem__(self, at: int) -> int: ...
@@ -32,34 +55,63 @@ class Runs:
         if isinstance(at, slice):
             at = np.arange(*at.indices(len(self)))
         at = np.asarray(at, dtype=np.int64)
-        if at.size and not 0 <= at.min() <= at.max() < len(self):
+        if not at.size:
+            return _NONE
+        if not 0 <= at.min() <= at.max() < len(self):
             raise IndexError(f"there are {len(self)} numbers")
-        run = np.searchsorted(self._ends, at, side="right").clip(max=len(self._ends) - 1)
-        return np.asarray(at - self._begins[run] + self._firsts[run])
+        run = np.searchsorted(self.ends, at, side="right")
+        return np.asarray(at - self.begins[run] + self.firsts[run])
+
+    def at(self, positions: "Runs") -> "Runs":
+        """The numbers at these positions."""
+        edges = positions.firsts, positions.firsts + positions.counts, self.begins
+        cuts = np.unique(np.concatenate(edges))
+        is_wanted = positions.find(cuts[:-1]) >= 0
+        return Runs.of(self[cuts[:-1][is_wanted]], np.diff(cuts)[is_wanted])
 
     def find(self, numbers: Numbers) -> Numbers:
         """The position of each of these numbers; -1: it is not here."""
-        found = np.full(len(numbers), -1, dtype=np.int64)
-        for begin, (first, count) in zip(self._begins.tolist(), self.runs, strict=False):
-            inside = (numbers >= first) & (numbers < first + count)
-            found[inside] = numbers[inside] - first + begin
-        return found
+        if not len(self.firsts):
+            return np.full(len(numbers), -1, dtype=np.int64)
+        run = np.searchsorted(self.firsts, numbers, side="right", sorter=self._order) - 1
+        run = self._order[run.clip(min=0)]
+        behind = numbers - self.firsts[run]
+        return np.where((behind >= 0) & (behind < self.counts[run]), behind + self.begins[run], -1)
 
     def without(self, positions: Numbers) -> "Runs":
         """All but those at these positions."""
-        left: list[tuple[int, int]] = []
-        begin = 0
-        for position in [*np.unique(positions).tolist(), len(self)]:
-            left += self._between(begin, position)
-            begin = position + 1
-        return Runs(left)
+        gone = np.unique(positions)
+        cuts = np.unique(np.concatenate([self.begins, gone, gone + 1]))
+        left = cuts[~np.isin(cuts, gone) & (cuts < len(self))]
+        ends = np.append(cuts, len(self))[np.searchsorted(cuts, left) + 1]
+        return Runs.of(self[left], ends - left)
 
-    def _between(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """The runs of the numbers between two positions."""
-        for start, (first, count) in zip(self._begins.tolist(), self.runs, strict=False):
-            skip, stop = max(begin - start, 0), min(end - start, count)
-            if skip < stop:
-                yield first + skip, stop - skip
+    def rising(self) -> "Runs":
+        """The same numbers, in rising order."""
+        return self.either(self)
+
+    def either(self, other: "Runs") -> "Runs":
+        """The numbers that one of them has, in rising order."""
+        return _joined(self, other, lambda mine, theirs: mine | theirs)
+
+    def both(self, other: "Runs") -> "Runs":
+        """The numbers that both have, in rising order."""
+        return _joined(self, other, lambda mine, theirs: mine & theirs)
+
+    def less(self, other: "Runs") -> "Runs":
+        """The numbers that the other one does not have, in rising order."""
+        return _joined(self, other, lambda mine, theirs: mine & ~theirs)
+
+
+def _joined(one: Runs, other: Runs, takes: Any) -> Runs:
+    """The numbers that are taken, by whether either has them. Between two cuts, all are alike."""
+    cuts = np.unique(
+        np.concatenate([edge for of in (one, other) for edge in (of.firsts, of.firsts + of.counts)])
+    )
+    is_taken = takes(one.find(cuts) >= 0, other.find(cuts) >= 0)
+    edges = np.flatnonzero(np.diff(is_taken.astype(np.int8), prepend=0))  # of what is taken, by turns
+    firsts, ends = cuts[edges[::2]], cuts[edges[1::2]]
+    return Runs.of(firsts, ends - firsts)
 
 
 Collection = Numbers | Runs  # of numbers, each once

@@ -4,7 +4,9 @@ A *number* is for life: one version of one key has it, in every manifest, index 
 this machine, and nobody else ever gets it. A *place* is a row of a manifest, a *position* is in a subset.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stager.reader.samples.computed.rules import Rule
 from stager.reader.samples.runs import Collection, Runs
 from stager.reader.samples.segments import (
     ComputedSegment,
@@ -21,7 +24,7 @@ from stager.reader.samples.segments import (
     empty_batch,
     read_segment,
 )
-from stager.reader.values import Numbers, SampleInfo, sample_tag
+from stager.reader.values import Numbers, SampleInfo, Unpacked, canonical_json, sample_tag
 
 NUMBERS_MAX: Final = 0xFFFFFFFF  # 32 bits, and the last one says "gone"
 
@@ -56,8 +59,13 @@ class SampleList:
         return self.segments[segment].key(row)
 
     def tag(self, number: int) -> int:
+        """A hash of key and version: a row in a shard says by it whose it is."""
         segment, row = self._find(number)
         return int(self.segments[segment].values("tag", slice(row, row + 1))[0])
+
+    def tags(self, numbers: Numbers) -> list[int]:
+        """The same of several."""
+        return [int(tag) for tag in self.values("tag", numbers)]
 
     def infos(self, numbers: Sequence[int] | Numbers) -> list[SampleInfo]:
         """What these samples are made of."""
@@ -80,21 +88,72 @@ class SampleList:
 
     def _cost_of_runs(self, numbers: Runs) -> tuple[int, int]:
         """By the rules: nobody looks at a million samples."""
-        requests = size_bytes = 0
-        for first, count in numbers.runs:
-            segment = self.segments[self._find(first)[0]]
-            assert isinstance(segment, ComputedSegment), "runs are of computed samples"
-            more = segment.rule.cost(count)
-            requests, size_bytes = requests + more[0], size_bytes + more[1]
-        return requests, size_bytes
+        rules = {self._families[start]: segment.rule for start, segment in self.computed()}
+        costs = [rules[rule].cost(count) for rule, count in self.counts_of_rules(numbers).items()]
+        return sum(requests for requests, _ in costs), sum(size_bytes for _, size_bytes in costs)
+
+    def counts_of_rules(self, numbers: Runs) -> Counter[str]:
+        """How many of these samples follow from each rule, by its identity."""
+        counts = Counter[str]()
+        for start, segment in self.computed():
+            counts[self._families[start]] += len(numbers.both(Runs([(start, len(segment))])))
+        return +counts
+
+    def unpacked(self, numbers: Numbers) -> list[Unpacked]:
+        """What has to be unpacked for these samples."""
+        found: dict[Unpacked, None] = {}
+        if self.is_computed:
+            for number, _, rows in by_segment(self._ends, numbers):
+                if isinstance(segment := self.segments[number], ComputedSegment):
+                    found |= dict.fromkeys(segment.rule.unpacked(segment.of_rule[rows]))
+        return list(found)
 
     def mates(self, numbers: Numbers) -> Numbers:
-        """Those, and all samples that share an object with one of them, in rising order."""
+        """Those, and all samples that share their first part with one of them, in rising order."""
         found = [numbers]
         if not self.is_plain:
             for segment, _, rows in by_segment(self._ends, numbers):
-                found.append(self.segments[segment].mates(rows) + self._start(segment))
+                found += self._mates(segment, rows)
         return np.unique(np.concatenate(found))
+
+    def _mates(self, number: int, rows: Numbers) -> Iterator[Numbers]:
+        """Those of rows of a segment; of a rule, also in other segments: what changed has numbers there."""
+        segment = self.segments[number]
+        if not isinstance(segment, ComputedSegment):
+            yield segment.mates(rows) + self._start(number)
+            return
+        mates = segment.rule.mates(segment.of_rule[rows])
+        for first, other in self.computed():
+            if self.is_of_one_rule(first, self._start(number)):
+                at = other.of_rule.find(mates)
+                yield at[at >= 0] + first
+
+    def companies(self, numbers: Numbers) -> Numbers:
+        """A number for each of these samples, alike for bricks of one chunk: they are fetched together."""
+        found = numbers.copy()
+        firsts = {family: first for first, family in reversed(self._families.items())}
+        for number, here, rows in by_segment(self._ends, numbers):
+            if isinstance(segment := self.segments[number], ComputedSegment):
+                first = firsts[self._families[self._start(number)]]
+                found[here] = first + segment.rule.firsts(segment.of_rule[rows])
+        return found
+
+    def is_of_one_rule(self, first: int, other: int) -> bool:
+        """Whether two computed segments, by their first numbers, have rules of one identity."""
+        return self._families[first] == self._families[other]
+
+    @cached_property
+    def _families(self) -> dict[int, str]:
+        """Of each computed segment, by its first number: what its rule has in common with others."""
+        return {first: canonical_json(segment.rule.identity) for first, segment in self.computed()}
+
+    def as_the_source_has(self, numbers: Numbers) -> Numbers:
+        """The same, so that what lies together in an object comes together."""
+        if self.is_plain:
+            return numbers
+        found = [rows[np.argsort(self.segments[segment].ranks(rows), kind="stable")] + self._start(segment)
+                 for segment, _, rows in by_segment(self._ends, numbers)]  # fmt: skip
+        return np.concatenate([numbers[:0], *found])
 
     def column(self, name: str, numbers: Sequence[int] | Numbers) -> Any:
         """A column as Arrow has it, of these samples in this order."""
@@ -123,16 +182,26 @@ class SampleList:
 
     def listed(self) -> Numbers:
         """The numbers of all samples that have a record, in rising order."""
-        runs = ((start, segment) for start, segment in self._starts() if isinstance(segment, ListedSegment))
+        runs = ((start, segment) for start, segment in self.starts() if isinstance(segment, ListedSegment))
         return np.concatenate(
             [np.zeros(0, np.int64), *(start + np.arange(len(segment)) for start, segment in runs)]
         )
 
     def computed(self) -> Iterator[tuple[int, ComputedSegment]]:
         """The segments that follow from rules, each with the number of its first sample."""
-        for start, segment in self._starts():
+        for start, segment in self.starts():
             if isinstance(segment, ComputedSegment):
                 yield start, segment
+
+    def rules(self, numbers: Collection) -> Iterator[Rule]:
+        """The rules that samples follow from, which are all of each, one rule after the other."""
+        place = 0
+        while place < len(numbers):
+            segment = self.segments[self._find(int(numbers[place]))[0]]
+            if not isinstance(segment, ComputedSegment):
+                return
+            yield segment.rule
+            place += segment.rule.count
 
     def finder(self) -> Callable[[str, str], int]:
         """What finds the number of a sample by key and version; -1: there is none."""
@@ -148,7 +217,8 @@ class SampleList:
 
         return find
 
-    def _starts(self) -> Iterator[tuple[int, Segment]]:
+    def starts(self) -> Iterator[tuple[int, Segment]]:
+        """All segments, each with the number of its first sample."""
         for number, segment in enumerate(self.segments):
             yield self._start(number), segment
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -10,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stager.errors import CacheError
-from stager.reader.samples.rules import Rule, open_rule
+from stager.reader.samples.computed.rules import Rule, open_rule
+from stager.reader.samples.runs import Runs
 from stager.reader.samples.sealed import read_tables
 from stager.reader.values import (
     Numbers,
@@ -68,7 +70,10 @@ class Segment(Protocol):
         """`size`, `key_hash` or `tag`."""
 
     def mates(self, rows: Numbers) -> Numbers:
-        """Those, and all rows that share an object with one of them."""
+        """Those, and all rows that share their first part with one of them."""
+
+    def ranks(self, rows: Numbers) -> Numbers:
+        """What sorts them as the source has them: by object, then by place in it."""
 
 
 class ListedSegment:
@@ -126,64 +131,114 @@ class ListedSegment:
     def mates(self, rows: Numbers) -> Numbers:
         if self._objects is None:
             return rows
+        return np.flatnonzero(np.isin(self._first_parts, self._first_parts[rows])).astype(np.int64)
+
+    def ranks(self, rows: Numbers) -> Numbers:
+        return rows if self._objects is None else self._first_parts[rows]
+
+    def by_object(self) -> Iterator[tuple[ObjectInfo, Numbers]]:
+        """The objects that first parts are of, and their rows."""
+        if self._objects is None:
+            return
         parts = self._batch.column("parts")
-        objects = parts.flatten().field("object").to_numpy()
-        ends = parts.offsets.to_numpy()
-        asked = [objects[ends[row] : ends[row + 1]] for row in rows.tolist()]
-        shares = np.isin(objects, np.concatenate([objects[:0], *asked]))
-        row_of = np.repeat(np.arange(len(parts)), np.diff(ends))
-        return np.unique(row_of[shares]).astype(np.int64)
+        objects, ends = parts.flatten().field("object").to_numpy(), parts.offsets.to_numpy()
+        with_parts = np.flatnonzero(np.diff(ends))
+        first = objects[ends[with_parts]]
+        order = np.argsort(first, kind="stable")
+        numbers, starts = np.unique(first[order], return_index=True)
+        told = self._objects.take(pa.array(numbers)).to_pydict()
+        infos = map(ObjectInfo, map(decode_key, told["key"]), told["size"], told["version"])
+        yield from zip(infos, np.split(with_parts[order], starts[1:]), strict=True)
+
+    @cached_property
+    def _first_parts(self) -> Numbers:
+        """A number for the first part of each sample, in the order in which the source has them."""
+        parts = self._batch.column("parts")
+        told, ends = parts.flatten(), parts.offsets.to_numpy()
+        has_parts = np.diff(ends) > 0
+        columns = [
+            told.field(name).to_numpy().astype(np.int64)[ends[:-1][has_parts]]
+            for name in ("stop", "start", "object")
+        ]
+        order = np.lexsort(columns)
+        is_another = np.zeros(len(order), np.bool_)
+        for column in columns:
+            is_another[1:] |= np.diff(column[order]) != 0
+        found = -1 - np.arange(len(parts))  # without a part: like no other
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.cumsum(is_another)
+        found[has_parts] = numbers
+        return found
 
 
 class ComputedSegment:
-    """Samples that follow from a rule: its rows from `start` to `stop`."""
+    """Samples that follow from a rule: some of its rows, in rising order."""
 
     is_plain = False
 
-    def __init__(self, rule: Rule, start: int, stop: int) -> None:
-        assert 0 <= start <= stop <= rule.count, "a rule has no other samples"
-        self.rule, self.start, self.stop = rule, start, stop
+    def __init__(self, rule: Rule, of_rule: Runs) -> None:
+        assert not of_rule.less(Runs([(0, rule.count)])), "a rule has no other samples"
+        self.rule, self.of_rule = rule, of_rule
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return len(self.of_rule)
 
     def key(self, row: int) -> str:
-        return self.rule.key(self.start + row)
+        return self.rule.keys(np.asarray([self.of_rule[row]]))[0]
 
     def infos(self, rows: Numbers) -> list[SampleInfo]:
-        return self.rule.infos(rows + self.start)
+        return self.rule.infos(self.of_rule[rows])
+
+    def rows_among(self, numbers: Runs, first: int) -> Runs:
+        """The rule's rows of those of these samples that are here. `first`: the number of its first one."""
+        here = numbers.both(Runs([(first, len(self))]))
+        return self.of_rule.at(Runs.of(here.firsts - first, here.counts)).rising()
+
+    def numbers_of(self, rows: Runs, first: int) -> Runs:
+        """The numbers of rows of the rule, which are all here."""
+        return Runs.of(self.of_rule.find(rows.firsts) + first, rows.counts)
 
     def column(self, name: str, rows: Rows) -> Any:
-        made = self.infos(_numbers(rows))
+        of_rule = self.of_rule[_numbers(rows)]
         if name == "key":
-            return pa.array([encode_key(info.key) for info in made], RECORD.field(name).type)
+            return pa.array(map(encode_key, self.rule.keys(of_rule)), RECORD.field(name).type)
         if name == "version":
-            return pa.array([info.version for info in made], RECORD.field(name).type)
+            return pa.array(self.rule.versions(of_rule), RECORD.field(name).type)
         return pa.array(self.values(name, rows))
 
     def values(self, name: str, rows: Rows) -> npt.NDArray[Any]:
-        rows = _numbers(rows)
-        if name == "key_hash":
-            keys = [self.key(row) for row in rows.tolist()]
-            return np.asarray([key_hash(key) for key in keys], dtype=np.uint64)
-        made = self.infos(rows)
+        of_rule = self.of_rule[_numbers(rows)]
         if name == "size":
-            return np.asarray([info.size for info in made], dtype=np.int64)
-        return np.asarray([sample_tag(info.key, info.version) for info in made], dtype=np.uint64)
+            return np.asarray([info.size for info in self.rule.infos(of_rule)], dtype=np.int64)
+        keys = self.rule.keys(of_rule)
+        if name == "key_hash":
+            return np.asarray([key_hash(key) for key in keys], dtype=np.uint64)
+        versions = self.rule.versions(of_rule)
+        return np.asarray([sample_tag(*of) for of in zip(keys, versions, strict=True)], dtype=np.uint64)
 
     def mates(self, rows: Numbers) -> Numbers:
-        mates = self.rule.mates(rows + self.start) - self.start
-        return mates[(mates >= 0) & (mates < len(self))]
+        mates = self.of_rule.find(self.rule.mates(self.of_rule[rows]))
+        return mates[mates >= 0]
+
+    def ranks(self, rows: Numbers) -> Numbers:
+        return rows
 
     def find(self, key: str) -> int | None:
         """The row of a key, or None."""
         found = self.rule.find(key)
-        return found - self.start if found is not None and self.start <= found < self.stop else None
+        row = -1 if found is None else int(self.of_rule.find(np.asarray([found]))[0])
+        return row if row >= 0 else None
 
-    def table(self) -> pa.Table:
-        """As a file has it: no records, and the rule beside them."""
-        about = {"rule": self.rule.to_json(), "start": self.start, "stop": self.stop}
-        return RECORD.empty_table().replace_schema_metadata({COMPUTED: canonical_json(about)})
+    def tables(self) -> list[pa.Table]:
+        """As a file has it: no records, the rule beside them, and what a listing told."""
+        runs = self.of_rule.runs
+        about: dict[str, Any] = {"rule": self.rule.to_json()}
+        if len(runs) == 1:
+            about |= {"start": runs[0][0], "stop": sum(runs[0])}
+        else:
+            about["rows"] = runs
+        empty = RECORD.empty_table().replace_schema_metadata({COMPUTED: canonical_json(about)})
+        return [empty] if self.rule.table is None else [empty, self.rule.table]
 
 
 def read_segment(path: Path) -> Segment:
@@ -194,7 +249,8 @@ def read_segment(path: Path) -> Segment:
     if told := (table.schema.metadata or {}).get(COMPUTED):
         try:
             about = json.loads(told)
-            return ComputedSegment(open_rule(about["rule"]), about["start"], about["stop"])
+            rows = about.get("rows") or [(about["start"], about["stop"] - about["start"])]
+            return ComputedSegment(open_rule(about["rule"], *objects), Runs(rows))
         except (KeyError, ValueError, TypeError) as error:
             raise CacheError(f"{path} cannot be read: {error}", hint="scan again: stager prefetch") from None
     (batch,) = table.to_batches() or [empty_batch()]

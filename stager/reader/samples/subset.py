@@ -33,9 +33,9 @@ class Subset:
 
     def __post_init__(self) -> None:
         if isinstance(self.classes, int) and self.classes < 1:
-            raise UsageError(f"{self.classes} classes are none", hint="ask for at least one")
+            raise UsageError(f"classes is {self.classes}", hint="ask for at least one")
         if self.per_class is not None and self.per_class < 1:
-            raise UsageError(f"{self.per_class} samples a class are none", hint="ask for at least one")
+            raise UsageError(f"samples of each class: {self.per_class}", hint="ask for at least one")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise UsageError(
                 f"a fraction of {self.fraction} makes no sense", hint="use a number above 0, at most 1"
@@ -68,7 +68,7 @@ def parse_classes(text: str | None) -> int | tuple[str, ...] | None:
             names = [line.strip() for line in decode_key(Path(text[1:]).read_bytes()).split("\n")]
         except OSError as error:
             raise UsageError(
-                f"--classes {text}: {error}", hint="a text file with one class name a line"
+                f"--classes {text}: {error}", hint="a text file with one class name on each line"
             ) from None
         names = [name for name in names if name and not name.startswith("#")]
     elif text.isdecimal():
@@ -96,7 +96,7 @@ def _draw_computed(manifest: ComputedManifest, subset: Subset) -> Drawn:
             hint="choose by --fraction or --per-class instead of --where",
         )
     if subset.split is not None:
-        _split(manifest, subset.split)
+        _splits(manifest, subset.split)
     _classes(manifest, subset, np.zeros(1, np.int32))
     count = len(manifest)
     wanted = count if subset.fraction is None else math.ceil(count * subset.fraction)
@@ -122,7 +122,7 @@ def _lowest(count: int, wanted: int, seed: int) -> Numbers:
 def _draw_listed(manifest: ListedManifest, subset: Subset) -> Drawn:
     wanted = np.ones(len(manifest), dtype=np.bool_)
     if subset.split is not None:
-        wanted &= manifest.split_of == _split(manifest, subset.split)
+        wanted &= np.isin(manifest.split_of, _splits(manifest, subset.split))
     present = np.flatnonzero(np.bincount(manifest.labels[wanted])).astype(np.int32)
     labels = _classes(manifest, subset, present)
     is_drawn = np.zeros(len(manifest.classes), dtype=np.bool_)
@@ -136,27 +136,34 @@ def _draw_listed(manifest: ListedManifest, subset: Subset) -> Drawn:
     return Drawn(places, manifest.numbers[places], tuple(manifest.classes[label] for label in labels))
 
 
-def _split(manifest: Manifest, name: str) -> int:
-    if name not in manifest.splits:
-        there = ", ".join(split for split in manifest.splits if split) or "none"
-        raise UsageError(f"there is no split {name!r}", hint=f"splits of this data set: {there}")
-    return manifest.splits.index(name)
+def _splits(manifest: Manifest, text: str) -> list[int]:
+    """The splits that are named: one, or several with commas."""
+    names = [text] if text in manifest.splits else text.split(",")
+    for name in names:
+        if name not in manifest.splits:
+            there = ", ".join(split for split in manifest.splits if split)
+            hint = (
+                f"splits of this data set: {there}" if there else "this data set has no splits: leave it out"
+            )
+            raise UsageError(f"there is no split {name!r}", hint=hint)
+    return [manifest.splits.index(name) for name in names]
 
 
 def _classes(manifest: Manifest, subset: Subset, present: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The labels of the drawn classes, in rising order."""
+    """The labels of the drawn classes, in rising order. Classes that are named may be of another split."""
     if subset.classes is None:
         return present
     if isinstance(subset.classes, int):
         if subset.classes > len(present):
             raise UsageError(
-                f"{subset.classes} classes are wanted, there are {len(present)}",
-                hint=f"use --classes {len(present)}, or leave it out for all",
+                f"{subset.classes} classes were asked for, and there are {len(present)}",
+                hint=f"ask for {len(present)} at most, or leave it out for all",
             )
         hashes = np.asarray([key_hash(manifest.classes[label]) for label in present], dtype=np.uint64)
         # Ranked by hash, so that a class that is added later moves no other one.
         return np.sort(present[np.argsort(mix(hashes, subset.seed), kind="stable")[: subset.classes]])
-    label_of = {manifest.classes[label]: label for label in present}
+    # Also of classes without a sample in this split: with those of another one named, labels are its labels.
+    label_of = {name: label for label, name in enumerate(manifest.classes)}
     missing = [name for name in subset.classes if name not in label_of]
     if missing:
         raise UsageError(

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from stager.reader.shards.file import ShardFile
 from stager.reader.shards.opened import OpenShard
-from stager.reader.shards.stored import StoredArray, stored_dtype
+from stager.reader.shards.stored import stored_dtype
 from stager.reader.shards.trailer import Place
-from stager.reader.values import Field, Starts
+from stager.reader.values import Field, Starts, StoredArray
 
 _END = struct.Struct("<i6s")  # the footer's size, "ARROW1"
 

@@ -74,6 +74,7 @@ class Envelope:
         return envelope
 
     def metadata(self) -> dict[str, Any]:
+        """What is written beside the rows, in every format alike."""
         return {
             "format": FORMAT_VERSION,
             "header": json.loads(self.header_text),

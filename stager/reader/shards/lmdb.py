@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from stager.reader.shards.file import ShardFile
 from stager.reader.shards.opened import OpenShard
-from stager.reader.shards.stored import StoredArray, stored_dtype
-from stager.reader.values import Field, Starts
+from stager.reader.shards.stored import stored_dtype
+from stager.reader.values import Field, Starts, StoredArray
 
 
 class LmdbReader(OpenShard):

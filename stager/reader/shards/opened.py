@@ -1,17 +1,19 @@
 """What open shards of both formats have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import numpy.typing as npt
 
 from stager.errors import ShardCorrupt
 from stager.reader.shards.envelope import ENVELOPE_PARTS, Envelope
 from stager.reader.shards.file import ShardFile
-from stager.reader.shards.stored import StoredArray
+from stager.reader.shards.stored import read_stored
 from stager.reader.shards.trailer import Place, read_trailer
-from stager.reader.values import Arrays, Shapes, Starts, Windows
+from stager.reader.values import Arrays, Starts, StoredArray
 
 # What Python raises at a number, a text or a list where something else is expected.
 _NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -48,15 +50,20 @@ class OpenShard(ABC):
     def _stored(self, row: int) -> Iterator[tuple[str, StoredArray]]:
         """The arrays of a row by the names of their fields. Raise ValueError if they cannot be."""
 
-    def row(self, row: int, choose: Callable[[Shapes], Windows] | None = None) -> Arrays:
-        if choose is None:
-            return {name: stored.read(self._file) for name, stored in self._arrays(row)}
-        arrays = dict(self._arrays(row))
-        windows = choose({name: stored.shape for name, stored in arrays.items()})
-        return {name: arrays[name].read_part(self._file, window) for name, window in windows.items()}
+    def row(self, row: int) -> Arrays:
+        return {name: self.read(stored) for name, stored in self.stored(row).items()}
+
+    def stored(self, row: int) -> dict[str, StoredArray]:
+        try:
+            return dict(self._stored(row))
+        except ValueError as error:
+            raise ShardCorrupt(f"{self._file.path}: row {row}: {error}") from None
+
+    def read(self, stored: StoredArray) -> npt.NDArray[Any]:
+        return read_stored(self._file, stored)
 
     def places(self, row: int) -> list[Place]:
-        return [(stored.offset, stored.size_bytes) for _, stored in self._arrays(row)]
+        return [(stored.offset, stored.size_bytes) for stored in self.stored(row).values()]
 
     def identities(self) -> list[tuple[str, str]]:
         with _makes_sense(self._file.path):
@@ -67,12 +74,6 @@ class OpenShard(ABC):
 
     def close(self) -> None:
         self._file.close()
-
-    def _arrays(self, row: int) -> list[tuple[str, StoredArray]]:
-        try:
-            return list(self._stored(row))
-        except ValueError as error:
-            raise ShardCorrupt(f"{self._file.path}: row {row}: {error}") from None
 
     def _read_envelope(self) -> tuple[Envelope, list[Place]]:
         metadata, places = read_trailer(self._file, self._trailer_end)
@@ -86,4 +87,4 @@ def _makes_sense(path: Path) -> Iterator[None]:
     try:
         yield
     except _NONSENSE as error:
-        raise ShardCorrupt(f"{path}: its trailer makes no sense: {error}") from error
+        raise ShardCorrupt(f"{path}: its trailer is invalid: {error}") from error

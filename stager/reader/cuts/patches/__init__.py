@@ -1,0 +1,1 @@
+"""Patches of volumes: boxes that lie in several bricks."""
