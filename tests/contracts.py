@@ -9,8 +9,8 @@ from typing import Protocol
 import pytest
 
 from stager.errors import SampleError
-from stager.interfaces import BlockingSource, Fetched, Source
-from stager.reader.values import ObjectInfo, Part, encode_key
+from stager.interfaces import BlockingSource, Fetched, Scanning, Source
+from stager.reader.values import ObjectInfo, Part, Unlisted, encode_key
 
 ODD_KEYS = (
     "with space.jpg", "a+b", "100%", "%41", "a%2Fb", "é", "e\u0301", "日/本.jpg", "😀", "q?x=1&y#z", "a~",
@@ -47,6 +47,16 @@ class SourceContract:
             place.put(key, key.encode())
         scanned = [info.key for info in place.open().scan()]
         assert scanned == sorted(keys, key=encode_key)
+
+    def test_a_scan_of_keys_that_begin_so_yields_those_and_no_others(self, place: Place) -> None:
+        keys = ["a.nii", "a.nii.gz", "b/1", "b/c/2", "b0", "bc/1", "ü/1"]
+        for key in keys:
+            place.put(key, key.encode())
+        source = place.open()
+        for under in ("a.nii", "b/", "b/c", "b", "ü/1", "none/", "a.nii/", "b/1/"):
+            scanned = [info.key for info in source.scan(Scanning(under=under))]
+            assert scanned == [key for key in keys if key.startswith(under)]
+        assert [info.key for info in source.scan()] == keys
 
     def test_a_scan_of_an_empty_place_yields_nothing(self, place: Place) -> None:
         assert list(place.open().scan()) == []
@@ -176,6 +186,34 @@ class SourceContract:
         source = place.open()
         came = {info.key: bytes(read(source, Part(info, 3))) for info in source.scan()}
         assert came == {key: key.encode() for key in ODD_KEYS}
+
+    @pytest.mark.parametrize(
+        ("start", "stop"), [*RANGES[:6], (0, None), (1, None), (0, 26), (-1, None), (-9, None)]
+    )
+    def test_of_what_no_listing_told_that_is_read_which_is_there(
+        self, place: Place, start: int, stop: int | None
+    ) -> None:
+        place.put("dir/a", b"of before")
+        place.put("dir/a", LETTERS)
+        came = read(place.open(), Part(Unlisted("dir/a", 7, "", ""), start, stop))
+        assert bytes(came) == LETTERS[start:stop]
+        assert came.contiguous
+
+    @pytest.mark.parametrize("size", [0, 1, 5_000_000])
+    def test_of_what_no_listing_told_all_is_read_however_large_it_is(self, place: Place, size: int) -> None:
+        data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        place.put("a", data)
+        assert read(place.open(), Part(Unlisted("a", 100, "", ""))) == data
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, None), (-3, None), (2, 5)])
+    def test_what_no_listing_told_and_is_not_there_is_missing(
+        self, place: Place, start: int, stop: int | None
+    ) -> None:
+        place.put("dir/b", b"1")
+        source = place.open()
+        for key in ("dir/a", "dir", "else/b"):
+            error = refusal(source, Part(Unlisted(key, 7, "", ""), start, stop))
+            assert (error.reason, key in error.message) == ("missing", True)
 
     def test_many_threads_may_read_parts_of_one_object_at_once(self, place: Place) -> None:
         data = b"".join(number.to_bytes(4, "big") for number in range(50_000))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 MNT_DETACH = 2
+SERVER = Path(__file__).parent / "fuseserver.py"
 
 
 @contextmanager
@@ -37,44 +38,97 @@ def remount(path: Path, mode: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{mode}", path], check=True)
 
 
-FUSE_SERVER = """
-import os, struct, sys
+class ServedMount:
+    """A FUSE mount of a directory, whose server does as it is told (`fuseserver.py`)."""
 
-connection = int(sys.argv[1])
-while True:
-    _, verb, number = struct.unpack_from("<IIQ", os.read(connection, 1 << 20))
-    if verb == 26:  # INIT; whatever comes then has been heard, and is never answered
-        told = struct.pack("<IIIIHHIIHHI28x", 7, 31, 0, 0, 16, 12, 4096, 1, 1, 0, 0)
-        os.write(connection, struct.pack("<IiQ", 16 + len(told), 0, number) + told)
-        print("ready", flush=True)
-"""
+    def __init__(self, path: Path, root: Path) -> None:
+        self.path, self.root = path, root
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        path.mkdir(exist_ok=True)
+        self.come_back()
+
+    def come_back(self) -> None:
+        """Mount it, also anew: another device than before."""
+        try:
+            self._connection = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            pytest.skip(f"there is no FUSE here: {error}")
+        options = f"fd={self._connection},rootmode=40000,user_id=0,group_id=0,allow_other"
+        if self._libc.mount(b"served", bytes(self.path), b"fuse", 0, options.encode()):
+            os.close(self._connection)
+            pytest.skip(f"no FUSE can be mounted here: {os.strerror(ctypes.get_errno())}")
+        self._server = subprocess.Popen(
+            [sys.executable, str(SERVER), str(self._connection), str(self.root), str(self.path)],
+            pass_fds=[self._connection], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._expect("ready")
+
+    def hang(self) -> None:
+        """From now on nothing is answered: who looks into it hangs, and cannot be killed."""
+        self._tell("hang")
+
+    def answer(self) -> None:
+        """What waits is answered, and all that comes."""
+        self._tell("answer")
+
+    def fail(self, number: int) -> None:
+        """All that comes is answered with this error."""
+        self._tell(f"fail {number}")
+
+    def disconnect(self) -> None:
+        """Its server ends: what waits and all that comes gets ENOTCONN."""
+        self._server.kill()
+        self._server.communicate()
+        os.close(self._connection)
+
+    def vanish(self) -> None:
+        """It is unmounted: there is the empty folder below it."""
+        assert not self._libc.umount2(bytes(self.path), MNT_DETACH)
+        self.disconnect()
+
+    def replace(self) -> None:
+        """It is mounted anew, over the one that hangs, whose server ends: at no moment is there nothing."""
+        server, connection = self._server, self._connection
+        self.come_back()
+        server.kill()
+        server.communicate()
+        os.close(connection)
+
+    def _tell(self, command: str) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.write(f"{command}\n")
+        self._server.stdin.flush()
+        self._expect("done")
+
+    def _expect(self, word: str) -> None:
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == f"{word}\n"
+
+    def end(self) -> None:
+        """Whoever hangs gets an error now."""
+        if self._server.poll() is None:
+            self.disconnect()
+        while not self._libc.umount2(bytes(self.path), MNT_DETACH):
+            continue  # it may be mounted more than once; one whose server is gone does not even look like it
+
+
+@contextmanager
+def served_mount(path: Path, root: Path) -> Iterator[ServedMount]:
+    """A directory, as a mount shows it. Skips the test where none can be had."""
+    if os.geteuid() != 0:
+        pytest.skip("to mount a file system, one must be root")
+    mount = ServedMount(path, root)
+    try:
+        yield mount
+    finally:
+        mount.end()
 
 
 @contextmanager
 def hung_mount(path: Path) -> Iterator[Path]:
     """A file system whose server does not answer any more: who looks into it hangs, and cannot be killed."""
-    if os.geteuid() != 0:
-        pytest.skip("to mount a file system, one must be root")
-    try:
-        connection = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        pytest.skip(f"there is no FUSE here: {error}")
-    path.mkdir()
-    libc = ctypes.CDLL(None, use_errno=True)
-    options = f"fd={connection},rootmode=40000,user_id=0,group_id=0"
-    if libc.mount(b"hung", bytes(path), b"fuse", 0, options.encode()):
-        os.close(connection)
-        pytest.skip(f"no FUSE can be mounted here: {os.strerror(ctypes.get_errno())}")
-    server = subprocess.Popen(
-        [sys.executable, "-c", FUSE_SERVER, str(connection)],
-        pass_fds=[connection], stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
+    root = path.with_name(f"{path.name}-below")
+    root.mkdir()
+    with served_mount(path, root) as mount:
+        mount.hang()
         yield path
-    finally:
-        server.kill()
-        server.communicate()
-        os.close(connection)  # whoever hangs gets an error now
-        assert not libc.umount2(bytes(path), MNT_DETACH)

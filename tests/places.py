@@ -9,7 +9,7 @@ from typing import Any
 from s3server import S3Server
 from stager.interfaces import BlockingSource, Source
 from stager.reader.values import SourceSpec
-from stager.sources.directory import DirectorySource
+from stager.sources.mount.directory import DirectorySource
 
 AnySource = Source | BlockingSource
 Wrap = Callable[[Any], AnySource]
@@ -24,6 +24,8 @@ class FolderPlace:
 
     def __init__(self, root: Path, wrap: Wrap = bare) -> None:
         self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        (root / ".keep").touch()  # it is no object: a root with nothing in it is a mount that is gone
         self.wrap = wrap
         self.clock_ns = 1_700_000_000 * 10**9
 

@@ -14,7 +14,7 @@ from contracts import only, read, refusal
 from places import FolderPlace
 from stager.errors import ObjectBusy, SampleError, SourceBusy, SourceForbidden, SourceNotFound
 from stager.reader.values import Part, encode_key
-from stager.sources.directory import DirectorySource
+from stager.sources.mount.directory import DirectorySource
 from stager.sources.retry import RetryingSource
 from stager.sources.threads import ThreadedSource
 

@@ -118,7 +118,7 @@ def test_an_endpoint_that_cannot_be_reached_is_busy_and_named(s3: S3Server, kind
 
 
 def test_an_endpoint_url_that_is_none_is_a_usage_error(s3: S3Server, kind: Kind) -> None:
-    with pytest.raises(UsageError, match="no endpoint_url"):
+    with pytest.raises(UsageError, match="not a valid endpoint_url"):
         kind(SourceSpec("s3://data", endpoint_url="not a url"))
 
 

@@ -1,7 +1,7 @@
 """Which bytes of an object a part is."""
 
 from stager.errors import SampleError, shown
-from stager.reader.values import Part
+from stager.reader.values import ObjectInfo, Part
 
 
 def span(part: Part, place: str) -> tuple[int, int]:
@@ -13,3 +13,9 @@ def span(part: Part, place: str) -> tuple[int, int]:
         told = f"bytes {start} to {stop} were asked for, and it has {info.size}"
         raise SampleError("truncated", f"{shown(place + info.key)}: {told}")
     return start, stop
+
+
+def found(part: Part, size: int, version: str) -> Part:
+    """A part of an object that no listing told of, now that it is known what is there."""
+    info = ObjectInfo(part.info.key, size, version)
+    return Part(info, max(0, size + part.start) if part.start < 0 else part.start, part.stop)

@@ -13,10 +13,11 @@ from awscrt import checksums
 from stager.errors import ObjectBusy, SampleError, SourceBusy
 from stager.reader.values import ObjectInfo, Part
 from stager.sources.keys import shown
-from stager.sources.parts import span
+from stager.sources.parts import found, span
 
 log = logging.getLogger(__name__)
 
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _MD5: Final = re.compile("[0-9a-f]{32}")
 _DAMAGED_HINT: Final = "check the network and its proxies"
 
@@ -72,7 +73,7 @@ class ObjectCheck:
         self._reference = reference
         self._deciding = threading.Lock()
 
-    def where(self, info: ObjectInfo) -> str:
+    def url_of(self, info: ObjectInfo) -> str:
         return shown(self.source + info.key)
 
     def answer(
@@ -85,13 +86,32 @@ class ObjectCheck:
             raise self._not_asked(info, status)
         found = (etag or "none").strip('"')
         if found != info.version:
-            where = self.where(info)
+            where = self.url_of(info)
             raise SampleError("changed", f"{where}: etag is {found}, the listing said {info.version}")
         if came != size:
-            raise SourceBusy(f"{self.where(info)}: {came} of {size} bytes came", hint="try again later")
+            raise SourceBusy(f"{self.url_of(info)}: {came} of {size} bytes came", hint="try again later")
         told = f"bytes {asked.start}-{asked.start + size - 1}/{info.size}" if is_range else None
         if content_range != told:
             raise self._not_asked(info, status)
+
+    def unlisted(
+        self, part: Part, status: int, etag: str | None, content_range: str | None, came: int
+    ) -> Part:
+        """The part of which this is an answer, with the size and version that the answer tells.
+
+        Raise if it is not what was asked for.
+        """
+        asked_range = range_unlisted(part)
+        if (asked_range is not None) != (status == 206) or not etag:
+            raise self._not_asked(part.info, status)
+        if asked_range is None:
+            return found(part, came, etag.strip('"'))
+        told = _CONTENT_RANGE.fullmatch(content_range or "")
+        asked = found(part, int(told[3]), etag.strip('"')) if told else part
+        stop = asked.info.size if asked.stop is None else asked.stop
+        if not told or (int(told[1]), int(told[2]) + 1, came) != (asked.start, stop, stop - asked.start):
+            raise self._not_asked(part.info, status)
+        return asked
 
     def checksum(self, info: ObjectInfo, answered: Mapping[str, str], data: memoryview) -> bool:
         """Whether the server told a checksum of the whole object that we know. Raise if it is another one."""
@@ -150,11 +170,11 @@ class ObjectCheck:
             return False
 
     def _not_asked(self, info: ObjectInfo, status: int) -> SourceBusy:
-        told = f"{self.where(info)}: the answer ({status}) is not the part that was asked for"
+        told = f"{self.url_of(info)}: the answer ({status}) is not the part that was asked for"
         return SourceBusy(told, hint="is there a proxy that changes requests?")
 
     def _damaged(self, info: ObjectInfo) -> ObjectBusy:
-        return ObjectBusy(f"{self.where(info)}: the bytes were damaged on the way", hint=_DAMAGED_HINT)
+        return ObjectBusy(f"{self.url_of(info)}: the bytes were damaged on the way", hint=_DAMAGED_HINT)
 
 
 def asked_for(part: Part, place: str) -> Part:
@@ -171,6 +191,15 @@ def range_of(asked: Part) -> str | None:
     """What a request says of its part; None: nothing, it is the whole object."""
     size = asked.size
     return f"bytes={asked.start}-{asked.start + size - 1}" if size < asked.info.size else None
+
+
+def range_unlisted(part: Part) -> str | None:
+    """The same of a part that no listing told of."""
+    if part.start < 0:
+        return f"bytes={part.start}"
+    if part.stop is None:
+        return f"bytes={part.start}-" if part.start else None
+    return f"bytes={part.start}-{part.stop - 1}"
 
 
 def _may_be_md5(info: ObjectInfo, encryption: str) -> bool:

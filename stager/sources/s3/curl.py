@@ -14,11 +14,11 @@ import pycurl
 from botocore.exceptions import NoCredentialsError
 from botocore.httpsession import get_cert_path
 
-from stager.errors import StagerError
+from stager.errors import SampleError, StagerError
 from stager.interfaces import Fetched, Scanning
-from stager.reader.values import ObjectInfo, Part, SourceSpec, encode_key
-from stager.sources.s3.check import asked_for, range_of
-from stager.sources.s3.curl_loop import CurlLoop, Get, Options
+from stager.reader.values import ObjectInfo, Part, SourceSpec, Unlisted, encode_key
+from stager.sources.s3.check import asked_for, range_of, range_unlisted
+from stager.sources.s3.curl_loop import UNLISTED_BYTES, Get, Options, curl_loop
 from stager.sources.s3.errors import our_error, our_errors
 from stager.sources.s3.source import LIMITS, BotoSource, Limits
 from stager.sources.threads import ThreadedSource
@@ -52,7 +52,7 @@ class CurlSource:
 
     def __init__(self, spec: SourceSpec, limits: Limits = LIMITS) -> None:
         self.reference = BotoSource(spec, limits)
-        self._loop = CurlLoop()
+        self._loop = curl_loop()
         self._options: dict[int, Any] = {
             pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
             pycurl.CAINFO: self._authority(),
@@ -83,8 +83,9 @@ class CurlSource:
             endpoint = self._sign()
             key = quote(encode_key(self.reference.prefix + info.key), safe="/-_.~")
             url = f"{endpoint}/{self.reference.bucket}/{key}"
-            headers = [f'If-Match: "{info.version}"', "x-amz-checksum-mode: ENABLED", *self._headers]
-            for get in _Fetch(self.reference, part, done).gets(url, headers, self._options_for):
+            headers = ["x-amz-checksum-mode: ENABLED", *self._headers]
+            kind = _FetchUnlisted if isinstance(info, Unlisted) else _Fetch
+            for get in kind(self.reference, part, done).gets(url, headers, self._options_for):
                 self._loop.get(get)
         except Exception as error:  # whatever it is: the loop has others to serve
             done(error)
@@ -144,6 +145,7 @@ class _Fetch:
         self._error: Exception | None = None
 
     def gets(self, url: str, headers: list[str], options_for: Callable[[int], Options]) -> list[Get]:
+        headers = [f'If-Match: "{self._info.version}"', *headers]
         size = len(self._data)
         part_bytes = size if size < 2 * PART_BYTES else PART_BYTES
         if self._is_whole and part_bytes == size:
@@ -181,7 +183,7 @@ class _Fetch:
             raise self._our_error(["ConnectionError"])
 
     def _our_error(self, names: list[str]) -> StagerError:
-        return our_error(names, self._source.check.where(self._info), self._source.endpoint, reading=True)
+        return our_error(names, self._source.check.url_of(self._info), self._source.endpoint, reading=True)
 
     def _end(self, answered: dict[str, str]) -> None:
         """All of it is there: is it what was stored?"""
@@ -204,6 +206,34 @@ class _Fetch:
             self._done(self._source.check.again(self._info, self._data))
         except Exception as error:
             self._done(error)
+
+
+class _FetchUnlisted(_Fetch):
+    """A part of an object of which only its answer tells size and version."""
+
+    def __init__(self, source: BotoSource, part: Part, done: Callable[[Fetched], None]) -> None:
+        self._source, self._info, self._done = source, part.info, done
+        self._part, self._data = part, memoryview(b"")
+        self._size, self._is_whole, self._left = 0, False, 1
+        self._error: Exception | None = None
+
+    def gets(self, url: str, headers: list[str], options_for: Callable[[int], Options]) -> list[Get]:
+        asked_range = range_unlisted(self._part)
+        headers = headers if asked_range is None else [*headers, f"Range: {asked_range}"]
+        return [Get(url, headers, options_for(self._info.size), None, partial(self._came, self._part))]
+
+    def _check(self, asked: Part, get: Get, answered: dict[str, str]) -> None:
+        if get.status >= 300:
+            raise self._our_error(refusal_names(get))
+        if get.error == pycurl.E_FILESIZE_EXCEEDED:
+            where = self._source.check.url_of(self._info)
+            raise SampleError("too_large", f"{where}: more than {UNLISTED_BYTES >> 20} MiB")
+        if get.error != pycurl.E_OK:
+            raise self._our_error([_NAMES.get(get.error, "ConnectionError")])
+        told = answered.get("etag"), answered.get("content-range"), get.came
+        self._info = self._source.check.unlisted(asked, get.status, *told).info
+        self._size, self._data = get.came, get.body or self._data
+        self._is_whole = range_unlisted(self._part) is None
 
 
 def refusal_names(get: Get) -> list[str]:

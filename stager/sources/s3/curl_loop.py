@@ -8,12 +8,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from queue import SimpleQueue
 from typing import Any, Final
 
 import pycurl
 
 CONNECTIONS: Final = 256  # kept open
+UNLISTED_BYTES: Final = 512 << 20  # an object of unknown size is not read if it has more
 REFUSAL_BYTES: Final = 64 << 10  # of what a server says when it refuses, no more is kept
 OPTIONS: Final = {pycurl.NOSIGNAL: 1, pycurl.BUFFERSIZE: 256 << 10}  # of all requests
 _FOR_EPOLL: Final = {
@@ -49,10 +51,13 @@ class Get:
         url: str,
         headers: Sequence[str],
         options: Options,
-        body: memoryview,
+        body: memoryview | None,
         done: Callable[["Get"], None],
     ) -> None:
-        """`body`: exactly as long as what should come. Gets that are alike share their `options`."""
+        """`body`: exactly as long as what should come; None: that is not known, it is made then.
+
+        Gets that are alike share their `options`.
+        """
         self.url, self.headers, self.options, self.body, self.done = url, headers, options, body, done
         self.status = self.came = 0  # `came`: bytes of the answer's body
         self.error = pycurl.E_OK  # libcurl's, if no whole answer came
@@ -67,6 +72,8 @@ class Get:
         self.came = sum(map(len, self.chunks))
         if status >= 300:
             self.refusal = b"".join(self.chunks)[:REFUSAL_BYTES]
+        elif self.body is None:
+            self.body = memoryview(b"".join(self.chunks))
         elif self.came == len(self.body):
             at = 0
             for chunk in self.chunks:
@@ -120,7 +127,8 @@ class CurlLoop:
             handle.options = get.options
         handle.setopt(pycurl.URL, get.url)
         handle.setopt(pycurl.HTTPHEADER, list(get.headers))
-        handle.setopt(pycurl.MAXFILESIZE_LARGE, max(len(get.body), REFUSAL_BYTES))
+        most = UNLISTED_BYTES if get.body is None else len(get.body)
+        handle.setopt(pycurl.MAXFILESIZE_LARGE, max(most, REFUSAL_BYTES))
         handle.setopt(pycurl.WRITEFUNCTION, get.chunks.append)
         handle.setopt(pycurl.HEADERFUNCTION, get.lines.append)
         self._multi.add_handle(handle)
@@ -187,6 +195,15 @@ class CurlLoop:
                     error = pycurl.E_COULDNT_CONNECT
                 get.end(handle.getinfo(pycurl.RESPONSE_CODE), error)
                 get.done(get)
+
+
+@cache
+def curl_loop() -> CurlLoop:
+    """The one of this process: sources come and go with the config, a thread and its connections stay."""
+    return CurlLoop()
+
+
+os.register_at_fork(after_in_child=curl_loop.cache_clear)  # threads are not forked
 
 
 def _for_curl(events: int) -> int:

@@ -3,7 +3,7 @@
 Their own texts are not passed on: a refused request is quoted there, session token and all.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -31,7 +31,8 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-_KEYS_HINT: Final = "check the profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_WHOSE: Final = "in the service's environment, or in this shell's if no service runs"
+_KEYS_HINT: Final = f"check the profile, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY {_WHOSE}"
 _LOGIN_HINT: Final = "get new credentials (aws sso login, or ask who gave them), then try again"
 _REGION_HINT: Final = "set region to the region of the bucket"
 _LATER_HINT: Final = "try again later, with fewer requests at once"
@@ -58,7 +59,8 @@ _TABLE: Final[dict[str, Verdict]] = {
     "NoCredentialsError PartialCredentialsError": Verdict(
         SourceForbidden,
         "no credentials found",
-        "set a profile or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; anonymous = true for a public bucket",
+        f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY {_WHOSE}; or a profile; "
+        "or, for a public bucket, anonymous = true (with a URL: --anonymous)",
     ),
     "ProfileNotFound ConfigParseError ConfigNotFound InvalidConfigError": Verdict(
         SourceForbidden, "no such profile in the AWS configuration", "see: aws configure list-profiles"
@@ -97,27 +99,69 @@ _TABLE: Final[dict[str, Verdict]] = {
     "HTTPClientError ConnectionError IncompleteReadError ResponseParserError HTTPError OSError": Verdict(
         SourceBusy, "the connection to {endpoint} broke", _NETWORK_HINT
     ),
+    "UnsupportedAlgorithm NotImplemented 501": Verdict(
+        SourceError,
+        "the server does not know a request that we make",
+        "is it an S3 server? Check endpoint_url, and try a newer version of the server",
+    ),
     "FlexibleChecksumError": Verdict(SourceBusy, "the bytes were damaged on the way"),
 }
-_VERDICTS: Final = {name: verdict for names, verdict in _TABLE.items() for name in names.split()}
 
+# The same of a queue of events, where SQS says something else, or means something else.
+_QUEUE_TABLE: Final[dict[str, Verdict]] = {
+    "AWS.SimpleQueueService.NonExistentQueue QueueDoesNotExist": Verdict(
+        SourceNotFound, "no such queue", "check its name and account, region, and endpoint_url"
+    ),
+    "AccessDenied AccessDeniedException 401 403": Verdict(
+        SourceForbidden,
+        "access denied",
+        "ask for sqs:GetQueueUrl, sqs:ReceiveMessage and sqs:DeleteMessage, or check the profile",
+    ),
+    "NoCredentialsError PartialCredentialsError": Verdict(
+        SourceForbidden,
+        "no credentials found",
+        f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY {_WHOSE}; or a profile",
+    ),
+    "InvalidClientTokenId UnrecognizedClientException": Verdict(
+        SourceForbidden, "the server does not know this access key", _KEYS_HINT
+    ),
+    "NoRegionError InvalidRegionError": Verdict(
+        SourceNotFound,
+        "there is no such region",
+        "set region to the region of the queue, or name its whole URL",
+    ),
+    "OverLimit RequestThrottled": Verdict(SourceBusy, "the server asks us to slow down", _LATER_HINT),
+}
+Verdicts = Mapping[str, Verdict]
+
+
+def _by_name(table: Mapping[str, Verdict]) -> Verdicts:
+    return {name: verdict for names, verdict in table.items() for name in names.split()}
+
+
+_VERDICTS: Final = _by_name(_TABLE)
+QUEUE_VERDICTS: Final = {**_VERDICTS, **_by_name(_QUEUE_TABLE)}
 
 _FOREIGN: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError)
 
 
 @contextmanager
-def our_errors(where: str, endpoint: str, *, reading: bool = False) -> Iterator[None]:
+def our_errors(
+    where: str, endpoint: str, *, reading: bool = False, verdicts: Verdicts = _VERDICTS
+) -> Iterator[None]:
     """Say in our words what goes wrong inside. `reading`: one object is at stake, not the source."""
     try:
         yield
     except _FOREIGN as error:
-        raise our_error(_names(error), where, endpoint, reading=reading) from None
+        raise our_error(_names(error), where, endpoint, reading=reading, verdicts=verdicts) from None
 
 
-def our_error(names: Iterable[str], where: str, endpoint: str, *, reading: bool) -> StagerError:
+def our_error(
+    names: Iterable[str], where: str, endpoint: str, *, reading: bool, verdicts: Verdicts = _VERDICTS
+) -> StagerError:
     """The error for the first of these names that we know."""
     names = list(names)
-    known = (_VERDICTS[name] for name in names if name in _VERDICTS)
+    known = (verdicts[name] for name in names if name in verdicts)
     verdict = next(known, Verdict(SourceError, f"an unexpected answer: {names[0]}", "", "unreadable"))
     message = f"{where}: {verdict.what.format(endpoint=endpoint)}"
     if reading and verdict.reason:

@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -23,9 +23,9 @@ from urllib3 import HTTPResponse
 
 from stager.errors import SourceError, UsageError
 from stager.interfaces import Scanning
-from stager.reader.values import ObjectInfo, Part, SourceSpec
+from stager.reader.values import ObjectInfo, Part, SourceSpec, Unlisted
 from stager.sources.keys import shown
-from stager.sources.s3.check import ObjectCheck, asked_for, range_of
+from stager.sources.s3.check import ObjectCheck, asked_for, range_of, range_unlisted
 from stager.sources.s3.errors import our_errors
 from stager.sources.s3.listing import Contradiction, list_objects, take_items_first
 
@@ -84,7 +84,7 @@ class BotoSource:
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def scan(self, scanning: Scanning | None = None) -> Iterator[ObjectInfo]:
-        listed = self._listed((scanning or Scanning()).went_on)
+        listed = self._listed(scanning or Scanning())
         if not self.on_aws:
             listed = in_key_order(listed)
         last = ""
@@ -97,7 +97,10 @@ class BotoSource:
             yield info
 
     def read(self, part: Part) -> memoryview:
-        data, encryption = self.fetch(part)
+        if isinstance(part.info, Unlisted):
+            part, data, encryption = self._fetch_unlisted(part)
+        else:
+            data, encryption = self.fetch(part)
         if part.size < part.info.size or self.check.md5(part.info, data, encryption):
             return data
         return self.check.again(part.info, data)
@@ -108,13 +111,26 @@ class BotoSource:
         where: dict[str, Any] = {"Bucket": self.bucket, "Key": self.prefix + info.key}
         if (asked_range := range_of(asked)) is not None:
             where["Range"] = asked_range
-        with our_errors(self.check.where(info), self.endpoint, reading=True):
+        with our_errors(self.check.url_of(info), self.endpoint, reading=True):
             answer = self.client.get_object(**where, IfMatch=f'"{info.version}"')
             with _cut_off(answer["Body"], self.limits.whole_s(asked.size)) as body:
                 data = memoryview(body.read())
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
         self.check.answer(asked, status, answer.get("ETag"), answer.get("ContentRange"), len(data))
         return data[: part.size], answer.get("ServerSideEncryption", "")
+
+    def _fetch_unlisted(self, part: Part) -> tuple[Part, memoryview, str]:
+        """The part as it comes, which it is of what is there, and how its object is encrypted."""
+        where: dict[str, Any] = {"Bucket": self.bucket, "Key": self.prefix + part.info.key}
+        if (asked_range := range_unlisted(part)) is not None:
+            where["Range"] = asked_range
+        with our_errors(self.check.url_of(part.info), self.endpoint, reading=True):
+            answer = self.client.get_object(**where)
+            with _cut_off(answer["Body"], self.limits.whole_s(answer["ContentLength"])) as body:
+                data = memoryview(body.read())
+        status = answer["ResponseMetadata"]["HTTPStatusCode"]
+        told = answer.get("ETag"), answer.get("ContentRange"), len(data)
+        return self.check.unlisted(part, status, *told), data, answer.get("ServerSideEncryption", "")
 
     def witnesses(self, info: ObjectInfo, count: int) -> list[ObjectInfo]:
         """Other objects of the source, from all over its first page."""
@@ -128,15 +144,17 @@ class BotoSource:
         ]
         return fit[:: -(-len(fit) // count)] if fit else []
 
-    def _listed(self, went_on: Callable[[], None]) -> Iterator[ObjectInfo]:
+    def _listed(self, scanning: Scanning) -> Iterator[ObjectInfo]:
+        prefix = self.prefix + scanning.under
+
         def ask(**where: Any) -> Mapping[str, Any]:
-            page = self._ask(**where)
-            went_on()
+            page = self._ask(prefix, **where)
+            scanning.went_on()
             return page
 
         try:
             with our_errors(self.url, self.endpoint):
-                for item in list_objects(ask, self.prefix):
+                for item in list_objects(ask, prefix):
                     if not item["Key"].endswith("/"):  # consoles make these to show a folder
                         yield self._info(item)
         except Contradiction as error:
@@ -145,10 +163,10 @@ class BotoSource:
     def _info(self, item: Mapping[str, Any]) -> ObjectInfo:
         return ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"], item["ETag"].strip('"'))
 
-    def _ask(self, **where: Any) -> Mapping[str, Any]:
+    def _ask(self, prefix: str, **where: Any) -> Mapping[str, Any]:
         """A page of the listing, in which nothing lacks what it is listed for."""
         try:
-            page = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix, **where)
+            page = self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, **where)
         except (ValueError, TypeError) as error:  # what botocore's parser lets out if a number is none
             raise ResponseParserError(f"no listing: {error}") from error
         if not all(map(_is_whole, page.get("Contents", ()))):
@@ -187,7 +205,7 @@ class BotoSource:
             raise
         except ValueError:
             raise UsageError(
-                f"{self.endpoint}: this is no endpoint_url",
+                f"{self.endpoint}: not a valid endpoint_url",
                 hint="write it as http://host:port or https://host",
             ) from None
 
@@ -204,7 +222,7 @@ def split_url(url: str) -> tuple[str, str]:
     if "@" in bucket:
         raise UsageError("the source has credentials in its URL", hint="set a profile, or AWS_ACCESS_KEY_ID")
     if not bucket:
-        raise UsageError(f"{url}: there is no bucket in it", hint="write s3://bucket/prefix")
+        raise UsageError(f"{url}: it names no bucket", hint="write s3://bucket/prefix")
     return bucket, prefix if prefix.endswith("/") or not prefix else prefix + "/"
 
 
