@@ -9,12 +9,13 @@ import pytest
 
 from making import Listed
 from stager.interfaces import Entry, Layout
-from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.manifest import ListedManifest, Manifest
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.samples.sealed import read_tables
 from stager.reader.samples.segments import read_segment
 from stager.reader.values import ATTRIBUTE_TYPES, ObjectInfo, SampleInfo, encode_key, version_of
 from stager.scan.found import find
+from stager.scan.recall import Recall
 from stager.scan.scan import Known, Scan, write_manifest
 
 TYPES = {"bool": bool, "int64": int, "float64": float, "string": str}
@@ -125,14 +126,14 @@ class LayoutContract:
         parts = {entry.key: entry.parts for entry in self.entries(versions={key: "another"})}
         assert {info.key: info.parts for info in records.infos(again.numbers)} == parts
 
-    def test_samples_that_share_an_object_are_known_as_mates(self, tmp_path: Path) -> None:
+    def test_samples_that_share_their_first_part_are_known_as_mates(self, tmp_path: Path) -> None:
         records = self.scanned(tmp_path / "m").records
         infos = records.infos(np.arange(len(records)))
         for number, info in enumerate(infos):
             shares = [
                 other
                 for other, mate in enumerate(infos)
-                if other == number or {part.info for part in mate.parts} & {part.info for part in info.parts}
+                if other == number or mate.parts[:1] == info.parts[:1]
             ]
             assert records.mates(np.asarray([number])).tolist() == shares
 
@@ -157,6 +158,21 @@ class LayoutContract:
 
 def version(entry: Entry) -> str:
     return version_of(entry.key, entry.parts, entry.at, entry.inputs)
+
+
+class PackedContract(LayoutContract):
+    """A layout whose objects have several samples: it looks into each."""
+
+    def test_an_object_that_is_known_is_not_read_again(self, tmp_path: Path) -> None:
+        manifest = self.scanned(tmp_path / "m")
+        assert isinstance(manifest, ListedManifest)
+        key = self.changed()
+        again = listed(self.objects, {key: "another"})
+        again.recall = Recall(manifest)
+        entries = list(self.make().entries(again))
+        assert {part.info.key for part in again.read_parts} == {key}
+        wanted = {entry.key: entry for entry in self.entries(versions={key: "another"})}
+        assert {entry.key: entry for entry in entries} == wanted
 
 
 def listing(objects: Mapping[str, bytes], versions: Mapping[str, str] | None = None) -> Iterable[ObjectInfo]:

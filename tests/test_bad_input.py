@@ -129,8 +129,8 @@ def test_a_bucket_that_cannot_be_read(name: str, served: Place, s3: S3Server) ->
     ("name", "code", "said"),
     [
         ("missing", 1, "no such directory"),
-        ("empty", 2, "no images there"),
-        ("nothing", 2, "no images there"),
+        ("empty", 2, "no images there (left out: 1 image in no folder)"),
+        ("nothing", 2, "nothing is there"),
     ],
 )
 def test_a_source_that_is_no_data_set(name: str, code: int, said: str, served: Place) -> None:
@@ -143,7 +143,9 @@ def test_a_source_that_turned_empty_loses_nothing_that_is_staged(served: Place) 
     mount = served.root / "sources/mount"
     mount.rename(served.root / "away")
     mount.mkdir()  # what a directory looks like whose file system is not mounted
-    assert "no images there" in complaint(served.run("prefetch", "mount"), 2)
+    told = complaint(served.run("prefetch", "mount"), 2)
+    assert "nothing is there" in told
+    assert "if it is a mount, is it mounted?" in told
     assert len(staged(served, "mount")) == 4
     mount.rmdir()
     (served.root / "away").rename(mount)
@@ -210,7 +212,7 @@ def test_bad_images_fail_alone_are_listed_and_are_not_fetched_again(owner: str, 
         reads = origin_reads(place)
         again = place.run("prefetch")
         assert again.returncode == 3
-        assert "cannot be had: stager ls --failed mixed" in again.stderr
+        assert "failed; to see why: stager ls --failed mixed" in again.stderr
         assert "0 staged, 6 already there" in again.stdout
         assert origin_reads(place) == reads
 
@@ -270,8 +272,8 @@ def test_a_command_that_makes_no_sense(arguments: list[str], said: str, keeps: P
     ("arguments", "said"),
     [
         (["--classes", "clas001"], "no class 'clas001' in the source\n  try: did you mean 'class001'?"),
-        (["--classes", "4"], "4 classes are wanted, there are 3\n  try: use --classes 3"),
-        (["--where", "colour = red"], "'colour' is no column"),
+        (["--classes", "4"], "4 classes were asked for, and there are 3\n  try: ask for 3 at most"),
+        (["--where", "colour = red"], "there is no column 'colour'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

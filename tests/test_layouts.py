@@ -14,7 +14,7 @@ from stager.interfaces import LeftOut, Scanning
 from stager.reader.samples.manifest import Manifest
 from stager.reader.values import ObjectInfo, Part
 from stager.recipes import open_recipe
-from stager.sources.directory import DirectorySource
+from stager.sources.mount.directory import DirectorySource
 
 TWO_SPLITS = [f"{split}/{name}/1.jpg" for split in ("train", "val") for name in "ab"]
 

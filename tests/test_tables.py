@@ -70,7 +70,7 @@ def test_folds_are_complements_that_share_what_is_staged(place: Place) -> None:
     assert (again["staged"], again["already"]) == (0, COUNT)
     train, test = StagedDataset("scans", where="fold != 1"), StagedDataset("scans", where="fold = 1")
     assert (len(train), len(test)) == (18, 6)
-    with pytest.raises(UsageError, match="'flod' is no column") as raised:
+    with pytest.raises(UsageError, match="there is no column 'flod'") as raised:
         StagedDataset("scans", where="flod = 1")
     assert "fold" in raised.value.hint
 

@@ -7,9 +7,19 @@ from stager.errors import UsageError, nearest
 from stager.interfaces import ComputedLayout, Layout, LeftOut, Opener, Recipe
 from stager.layouts.folder import FOLDER
 from stager.layouts.kind import LayoutKind
-from stager.layouts.table import TABLE
+from stager.layouts.packed.kinds import PARQUET, TAR
+from stager.layouts.python import PYTHON, SCHEME
+from stager.layouts.table.layout import TABLE
+from stager.layouts.volume.layout import VOLUME
 
-LAYOUTS: Final[dict[str, LayoutKind]] = {"folder": FOLDER, "table": TABLE}
+LAYOUTS: Final[dict[str, LayoutKind]] = {
+    "folder": FOLDER,
+    "table": TABLE,
+    "tar": TAR,
+    "parquet": PARQUET,
+    "volume": VOLUME,
+    "python": PYTHON,
+}
 OPTIONS: Final = tuple(dict.fromkeys(name for kind in LAYOUTS.values() for name in kind.options))  # of any
 
 
@@ -24,6 +34,16 @@ def check_layout(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
             hint = f'layout = "{others[0]}" has' if others else nearest(option, known)
             raise UsageError(f"the layout {name} has no option {option!r}", hint=hint)
     return LAYOUTS[name].check(options)
+
+
+def default_layout(source: str) -> str:
+    """The layout of a data set that names none."""
+    return "python" if source.startswith(SCHEME) else "folder"
+
+
+def recipe_table(name: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The recipe's table of a data set's table, with what the layout says of it. Raise UsageError."""
+    return LAYOUTS[name].recipe(table)
 
 
 def open_layout(

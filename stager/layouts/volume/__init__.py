@@ -1,0 +1,1 @@
+"""The layout of volumes: bricks of arrays that lie in chunks."""

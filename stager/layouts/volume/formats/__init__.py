@@ -1,0 +1,1 @@
+"""The formats that arrays of volumes have."""
