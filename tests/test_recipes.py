@@ -19,9 +19,9 @@ from stager.errors import SampleError, UsageError
 from stager.reader.values import Field
 from stager.recipes import check_recipe, open_recipe
 from stager.recipes.image import recipe as image
-from stager.recipes.image.decode import decode_at_least, decode_image
+from stager.recipes.image.pixels.decode import decode_at_least, decode_image
+from stager.recipes.image.pixels.resize import CropBox
 from stager.recipes.image.recipe import centre, resized
-from stager.recipes.image.resize import CropBox
 
 GOOD, BAD = good_images(), bad_images()
 SIZES = {"resize": 256, "crop": 224}

@@ -11,11 +11,11 @@ import PIL
 import pytest
 from PIL import Image
 
-from images import Pixels, natural, resize_as_pillow_13
+from images import IS_SIMD, Pixels, natural, resize_as_pillow_13
+from stager.recipes.image.pixels.resize import CropBox, installed_resizers, resizer_name
 from stager.recipes.image.recipe import centre, cut, resized
-from stager.recipes.image.resize import CropBox, installed_resizers, resizer_name
 
-PLAIN_PILLOW_13 = ".post" not in PIL.__version__ and int(PIL.__version__.split(".")[0]) >= 13
+PLAIN_PILLOW_13 = not IS_SIMD and int(PIL.__version__.split(".")[0]) >= 13
 
 # Width and height of an image, its shorter side after resizing, the crop (0: none).
 SIZES = [
@@ -157,7 +157,7 @@ def test_pillow_does_without_torch_and_native_code() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from stager.recipes.image import native; native.library = None\n"
-        "from stager.recipes.image.resize import resizer_name; print(resizer_name())"
+        "from stager.recipes.image.pixels.resize import resizer_name; print(resizer_name())"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60

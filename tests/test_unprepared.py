@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from images import IS_SIMD
 from making import image_folder, jpeg
 from running import Place
 from sets import complaint, ended, staged, table
@@ -99,7 +100,7 @@ def test_a_shortage_of_memory_is_never_the_images_fault(native: str, tmp_path: P
     from PIL import Image
 
     (tmp_path / "large.jpg").write_bytes(jpeg(1, 3000, 2000))
-    for name in ("large.png", "large.gif", "large.webp", "large.tif", "large.bmp"):
+    for name in ("large.png", "large.gif", "large.tif", "large.bmp", *(() if IS_SIMD else ("large.webp",))):
         Image.open(tmp_path / "large.jpg").save(tmp_path / name)
     names = [str(path) for path in sorted(tmp_path.iterdir())]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The recipe for arrays: .npy files, as they are stored."""
+"""The recipe for arrays: .npy files and members of .npz files, as they are stored."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,12 @@ import numpy as np
 
 from stager.errors import SampleError, UsageError, nearest
 from stager.interfaces import Data, Kind, Needs
-from stager.npy import parse_npy
+from stager.npy import parse_array
 from stager.reader.values import Arrays, Field, canonical_json, digest_of
-from stager.recipes.kind import RecipeKind
+from stager.recipes.kind import BATCHES, RecipeKind
 from stager.recipes.paths import check_path, needs_of
 
 VERSION: Final = "array/1"  # to be raised when the same keys come to give other values
-BATCHES: Final = ("stack", "pad", "ragged")
 DEFAULTS: Final[dict[str, Any]] = {"dtype": "", "shape": (), "axes": "", "batch": "stack", "path": ""}
 ANY: Final = -1  # a side that varies from sample to sample
 KINDS_OF_DTYPE: Final = "biufc"  # numbers and truths; objects would be code
@@ -29,13 +28,17 @@ class ArrayRecipe:
     axes: str
     batch: str
     path: str
+    member: str = ""  # of a .npz file; not in the recipe's table if it is not given
 
-    takes = Kind("array", "arrays", (".npy",))
+    takes = Kind("array", "arrays", (".npy", ".npz"))
+    inputs = ()
 
     @property
     def digest(self) -> str:
         """Without axes, batch and path: they say how samples are found and handed out, not what they are."""
-        keys = {"version": VERSION, "dtype": self.dtype, "shape": self.shape}
+        keys: dict[str, Any] = {"version": VERSION, "dtype": self.dtype, "shape": self.shape}
+        if self.member:
+            keys["member"] = self.member
         return digest_of(canonical_json(keys).encode())
 
     @property
@@ -43,17 +46,17 @@ class ArrayRecipe:
         shape = tuple(None if side == ANY else side for side in self.shape)
         return (Field("array", self.dtype, shape, "raw", self.axes, self.batch),)
 
-    def needs(self, columns: Sequence[str]) -> Needs:
-        return needs_of(self.path, columns)
+    def needs(self, columns: Sequence[str], field: str = "") -> Needs:
+        return needs_of(self.path, columns, field)
 
     def prepare(self, data: Sequence[Data], inputs: tuple[Any, ...]) -> Arrays:
         (part,) = data
-        array = parse_npy(part) if isinstance(part, memoryview) else part
+        array = parse_array(part, self.member) if isinstance(part, memoryview) else part
         dtype = np.dtype(self.dtype)
         if array.dtype.newbyteorder("<") != dtype or not self._fits(array.shape):
             told = f"it is {array.dtype}{list(array.shape)}, the recipe says {dtype}{list(self.shape)}"
             raise SampleError("unknown_format", told)
-        return {"array": np.ascontiguousarray(array, dtype)}
+        return {"array": np.asarray(array, dtype, order="C")}
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == len(self.shape) and all(
@@ -64,8 +67,10 @@ class ArrayRecipe:
 def check_array(keys: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of an array recipe, checked, with defaults for those that are not given."""
     for key in keys:
-        if key not in DEFAULTS:
-            raise UsageError(f"unknown key {key} in the recipe", hint=nearest(key, DEFAULTS))
+        if key not in (*DEFAULTS, "member"):
+            raise UsageError(f"unknown key {key} in the recipe", hint=nearest(key, (*DEFAULTS, "member")))
+    if not isinstance(keys.get("member", ""), str):
+        raise UsageError(f"recipe member is {keys['member']!r}", hint='use a text, as member = "pose"')
     checked = {**DEFAULTS, **keys}
     try:
         dtype = np.dtype(checked["dtype"] or "V")
@@ -87,4 +92,20 @@ def check_array(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {**checked, **plain}
 
 
-ARRAY: Final = RecipeKind(check_array, lambda keys: ArrayRecipe(**{**keys, "shape": tuple(keys["shape"])}))
+def guess_array(data: Sequence[Data]) -> dict[str, Any]:
+    """The dtype and shape of these; sides that differ vary."""
+    arrays = [parse_array(part) if isinstance(part, memoryview) else part for part in data]
+    if not arrays:
+        raise SampleError("missing", "there is no array to tell dtype and shape by")
+    sides = [set(of_all) for of_all in zip(*(array.shape for array in arrays), strict=False)]
+    shape = [next(iter(side)) if len(side) == 1 else ANY for side in sides]
+    batch = {"batch": "ragged"} if ANY in shape else {}
+    return {"dtype": arrays[0].dtype.newbyteorder("<").name, "shape": shape, **batch}
+
+
+ARRAY: Final = RecipeKind(
+    check_array,
+    lambda keys: ArrayRecipe(**{**keys, "shape": tuple(keys["shape"])}),
+    ArrayRecipe.takes,
+    guess=guess_array,
+)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from stager.errors import UsageError
@@ -19,11 +20,10 @@ class FieldsRecipe:
 
     def __init__(self, recipes: Mapping[str, Recipe]) -> None:
         self._recipes = {name: recipes[name] for name in sorted(recipes)}
-        for name in self._recipes:
-            if name in COLUMNS or not name.isidentifier():
-                raise UsageError(
-                    f"a field cannot be called {name!r}", hint="use a name such as depth or mask"
-                )
+        for name, recipe in self._recipes.items():
+            check_field_name(name)
+            if len(recipe.fields) != 1:
+                raise UsageError(f"{name} makes several fields", hint="a recipe of several stands alone")
 
     @cached_property
     def digest(self) -> str:
@@ -41,11 +41,16 @@ class FieldsRecipe:
             return next(iter(kinds.values()))
         return Kind("sample", "samples", tuple(ending for kind in kinds.values() for ending in kind.endings))
 
-    def needs(self, columns: Sequence[str]) -> Needs:
-        each = [recipe.needs(columns) for recipe in self._recipes.values()]
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of each field, one after the other."""
+        return tuple(name for recipe in self._recipes.values() for name in recipe.inputs)
+
+    def needs(self, columns: Sequence[str], field: str = "") -> Needs:
+        each = [recipe.needs(columns, name) for name, recipe in self._recipes.items()]
         return Needs(
             tuple(path for needs in each for path in needs.paths),
-            tuple(name for needs in each for name in needs.inputs),
+            tuple(given for needs in each for given in needs.inputs),
         )
 
     def prepare(self, data: Sequence[Data], inputs: tuple[Any, ...]) -> Arrays:
@@ -55,6 +60,14 @@ class FieldsRecipe:
                 f"{len(self._recipes)} fields, and {len(data)} objects a sample",
                 hint='several fields need layout = "table", with a path for each field',
             )
+        left = iter(inputs)
         for (name, recipe), part in zip(self._recipes.items(), data, strict=True):
-            (arrays[name],) = recipe.prepare([part], inputs).values()
+            own = tuple(islice(left, len(recipe.inputs)))
+            (arrays[name],) = recipe.prepare([part], own).values()
         return arrays
+
+
+def check_field_name(name: str) -> None:
+    """Raise UsageError if a field cannot be called so: it means something else."""
+    if name in COLUMNS or not name.isidentifier():
+        raise UsageError(f"a field cannot be called {name!r}", hint="use a name such as depth or mask")

@@ -9,10 +9,14 @@ from stager.interfaces import Needs
 FILE_COLUMNS = ("file_name", "file", "path")  # what people call it
 
 
-def needs_of(path: str, columns: Sequence[str]) -> Needs:
-    """What a field with this path needs of a table; without one, the first of FILE_COLUMNS that it has."""
+def needs_of(path: str, columns: Sequence[str], field: str = "") -> Needs:
+    """What a field with this path needs of a table; without one, the first of these columns that it has.
+
+    For a field X that is X_file_name, as Hugging Face calls it, then FILE_COLUMNS.
+    """
     if not path:
-        name = next((name for name in FILE_COLUMNS if name in columns), "")
+        names = (f"{field}_file_name", *FILE_COLUMNS) if field else FILE_COLUMNS
+        name = next((name for name in names if name in columns), "")
         if not name:
             raise UsageError(
                 "nothing says which column of the table names the objects",

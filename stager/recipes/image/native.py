@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from ctypes import CDLL, Structure, addressof, c_int, c_int64, c_void_p
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from stager.reader.native import load as load_library
 
 Pixels = npt.NDArray[np.uint8]  # height, width, 3
 Size = tuple[int, int]  # height, width
-CropBox = tuple[int, int, int, int]  # top, left, height, width of a resized image, the part that is wanted
+CropBox = tuple[int, int, int, int]  # top, left, height, width: the part of an image that is wanted
 
 
 WITHOUT_JPEG: Final = ("_native",)
@@ -35,6 +35,8 @@ def declare(library: CDLL) -> CDLL:
     library.stager_try.argtypes, library.stager_try.restype = (c_void_p, c_int64, c_void_p), c_int
     library.stager_resize.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
     library.stager_resize.restype = c_int
+    library.stager_restore_png.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
+    library.stager_restore_png.restype = c_int
     if hasattr(library, "stager_decode_resized"):
         library.stager_decode_resized.argtypes = (c_void_p, *[c_int64] * 9, c_void_p)
         library.stager_decode_resized.restype = c_int
@@ -90,22 +92,46 @@ def look_at_jpeg(data: memoryview) -> tuple[int, int, bool] | None:
     return (found >> 16 & 0xFFFF, found & 0xFFFF, bool(found >> 32)) if found else None
 
 
-def decode_resized(data: memoryview, size: Size, to: Size, window: CropBox) -> Pixels | None:
-    """Decode a JPEG of this size and resize it, across first. Only if `decodes_jpeg`.
+def decode_resized(data: memoryview, size: Size, box: CropBox, to: Size, window: CropBox) -> Pixels | None:
+    """Decode a box of a JPEG of this size and resize that, across first. Only if `decodes_jpeg`.
 
     None: it is damaged, has another size, or is of a kind that is not for us.
     """
     assert library is not None
     out = _room_for(to, window)
     source, target = address_of(data), address_of(out.data)
-    result = library.stager_decode_resized(source, len(data), *size, *to, *window, target)
+    result = library.stager_decode_resized(source, len(data), *packed(size, box), *to, *window, target)
     if result < 0:
         raise MemoryError("no memory to decode an image")
     return out if result == 0 else None
 
 
-class Trial(Structure):
-    """As trial.c has it: a call of stager_resize or stager_decode_resized."""
+def restore_png(
+    data: memoryview, row_bytes: int, sample: np.dtype[Any], channels: int, box: CropBox
+) -> npt.NDArray[Any] | None:
+    """A box of an image, of the rows of a PNG that were unpacked, at least to its end. Only if compiled.
+
+    None: they are no PNG's.
+    """
+    assert library is not None
+    top, left, height, width = box
+    pixel = sample.itemsize * channels
+    out = np.empty((height, width, channels), sample)
+    part = top + height, row_bytes, pixel, top, left * pixel, height, width * pixel, int(sample.itemsize == 2)
+    result = library.stager_restore_png(address_of(data), len(data), *part, address_of(out.data))
+    if result < 0:
+        raise MemoryError("no memory to decode an image")
+    return out if result == 0 else None
+
+
+def packed(size: Size, box: CropBox) -> tuple[int, int]:
+    """An image's sides, and a box in it, as jpeg.c takes them."""
+    top, left, height, width = box
+    return size[0] << 16 | size[1], c_int64(top << 48 | left << 32 | height << 16 | width).value
+
+
+class TrialCall(Structure):
+    """As trial.c has it: a call of stager_resize, stager_restore_png or stager_decode_resized."""
 
     _fields_ = (
         ("call", c_void_p),
@@ -116,10 +142,10 @@ class Trial(Structure):
     )
 
 
-def try_in_child(trials: Sequence[Trial]) -> list[bytes | None]:
+def try_in_child(trials: Sequence[TrialCall]) -> list[bytes | None]:
     """What each trial made, in a child process; None: it failed, or the child died before it was done."""
     assert library is not None
-    told = (Trial * len(trials))(*trials)
+    told = (TrialCall * len(trials))(*trials)
     out = np.zeros(sum(trial.out_bytes for trial in trials), np.uint8)
     if library.stager_try(addressof(told), len(trials), address_of(out.data)):
         raise MemoryError("no child process could be started")

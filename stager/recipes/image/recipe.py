@@ -1,47 +1,30 @@
 """The recipe for images: decode, turn upright, resize the shorter side, crop the centre."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
 
-from stager.errors import SampleError, UsageError, nearest
+from stager.errors import SampleError
 from stager.interfaces import Data, Kind, Needs
 from stager.reader.values import Arrays, Field, canonical_json, digest_of
-from stager.recipes.image import native
-from stager.recipes.image.resize import CropBox, Pixels, Resized, resize, resizer_name
-from stager.recipes.kind import RecipeKind
-from stager.recipes.paths import check_path, needs_of
+from stager.recipes.image.pixels.resize import CropBox, Pixels, Resized, Wanted, resize
+from stager.recipes.paths import needs_of
 
 VERSION: Final = "image/1"  # to be raised when the same keys come to give other pixels
 JPEG_SIDE_MAX: Final = 65_500
 
 ENDINGS: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-ENCODINGS: Final = ("raw", "jpeg")
-DEFAULTS: Final[dict[str, Any]] = {
-    "resize": 256,
-    "crop": 224,
-    "encode": "raw",
-    "quality": 90,
-    "decode_scale": 0,
-    "max_pixels": 50_000_000,
-}
-RANGES: Final = {
-    "resize": (0, 16_384),
-    "crop": (0, 16_384),
-    "quality": (1, 100),
-    "decode_scale": (0, 8),
-    "max_pixels": (1, 178_956_970),  # beyond that, Pillow refuses by itself
-}
+Side = int | tuple[int, int]  # the shorter side; 0: as it is; or height and width
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRecipe:
     """An image of any common format becomes RGB pixels, raw or as a JPEG."""
 
-    resize: int  # the shorter side; 0: as it is
+    resize: Side
     crop: int  # a square from the centre; 0: all of it
     encode: str
     quality: int
@@ -54,6 +37,7 @@ class ImageRecipe:
     )
 
     takes = Kind("image", "images", ENDINGS)
+    inputs = ()
 
     @property
     def digest(self) -> str:
@@ -68,11 +52,10 @@ class ImageRecipe:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        side = self.crop or None
-        return (Field("image", "uint8", (side, side, 3), self.encode, "HWC"),)
+        return (Field("image", "uint8", (*sides_of(self.resize, self.crop), 3), self.encode, "HWC"),)
 
-    def needs(self, columns: Sequence[str]) -> Needs:
-        return needs_of(self.path, columns)
+    def needs(self, columns: Sequence[str], field: str = "") -> Needs:
+        return needs_of(self.path, columns, field)
 
     def prepare(self, data: Sequence[Data], inputs: tuple[Any, ...]) -> Arrays:
         (part,) = data
@@ -80,15 +63,16 @@ class ImageRecipe:
             pixels = self._pixels(part if isinstance(part, memoryview) else part.data)
             return {"image": pixels if self.encode == "raw" else encode_jpeg(pixels, self.quality)}
         except MemoryError as error:
-            raise SampleError("unprepared", "there was no memory for it") from error
+            raise SampleError("unprepared", "not enough memory to prepare it") from error
 
     def _pixels(self, data: memoryview) -> Pixels:
-        decode = _decoders()
+        decode = decoders()
         if not self.decode_scale:
-            pixels: Pixels | None = decode.decode_resized(data, self.max_pixels, self._target)
+            pixels: Pixels | None = decode.decode_resized(data, self.max_pixels, self._wanted)
             if pixels is not None:
                 return pixels
-        decoded = decode.decode_at_least(data, self.max_pixels, self.decode_scale * self.resize)
+        shorter = max(self.resize) if isinstance(self.resize, tuple) else self.resize
+        decoded = decode.decode_at_least(data, self.max_pixels, self.decode_scale * shorter)
         height, width, window = self._target(decoded.height, decoded.width)
         if height * width > self.max_pixels:  # a line of one pixel grows by as much in the other direction
             raise SampleError("too_large", f"resized to {width}x{height}: over {self.max_pixels} pixels")
@@ -96,27 +80,39 @@ class ImageRecipe:
             return cut(decoded.pixels, window)
         return resize(decoded.pixels, height, width, window)
 
+    def _wanted(self, height: int, width: int) -> Wanted:
+        return Wanted(CropBox(0, 0, height, width), self._target(height, width))
+
     def _target(self, height: int, width: int) -> Resized:
         return target(height, width, self.resize, self.crop)
 
 
 @cache
-def _decoders() -> Any:
+def decoders() -> Any:
     """Loaded by whoever decodes, and by nobody else."""
-    from stager.recipes.image import decode
+    from stager.recipes.image.pixels import decode
 
     return decode
 
 
+def sides_of(resize: Side, crop: int) -> tuple[int | None, int | None]:
+    """Height and width of what every image becomes; None: they vary."""
+    if isinstance(resize, tuple):
+        return resize
+    return crop or None, crop or None
+
+
 @lru_cache(1024)
-def target(height: int, width: int, resize: int, crop: int) -> Resized:
+def target(height: int, width: int, resize: Side, crop: int) -> Resized:
     """What an image of this size becomes. Most photos of a data set have one of a few sizes."""
     to_height, to_width = resized(height, width, resize)
     return Resized(to_height, to_width, centre(to_height, to_width, crop))
 
 
-def resized(height: int, width: int, shorter: int) -> tuple[int, int]:
-    """The size after resizing the shorter side, as torchvision's Resize has it."""
+def resized(height: int, width: int, shorter: Side) -> tuple[int, int]:
+    """The size after resizing the shorter side, or both, as torchvision's Resize has it."""
+    if isinstance(shorter, tuple):
+        return shorter
     if not shorter:
         return height, width
     if height < width:
@@ -139,7 +135,7 @@ def cut(pixels: Pixels, window: CropBox) -> Pixels:
     inside = pixels[max(0, top) : top + height, max(0, left) : left + width]
     if inside.shape[:2] == (height, width):
         return np.ascontiguousarray(inside)
-    canvas = np.zeros((height, width, 3), np.uint8)
+    canvas = np.zeros((height, width, *pixels.shape[2:]), pixels.dtype)
     top, left = max(0, -top), max(0, -left)
     canvas[top : top + inside.shape[0], left : left + inside.shape[1]] = inside
     return canvas
@@ -154,34 +150,3 @@ def encode_jpeg(pixels: Pixels, quality: int) -> Pixels:
     # 4:2:0, for space and speed are why one takes JPEG: 4:4:4 takes 24 % more bytes and half as much time
     # again to decode. Those bytes buy more in quality: 4:2:0 at 95 is closer to raw than 4:4:4 at 90.
     return np.frombuffer(encode_jpeg(pixels, quality, "RGB", "420"), np.uint8)
-
-
-def check_image(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """All keys of an image recipe, checked, with defaults for those that are not given."""
-    given = {key: value for key, value in keys.items() if value is not None and key != "path"}
-    for key in given:
-        if key not in DEFAULTS:
-            raise UsageError(f"unknown key {key} in the recipe", hint=nearest(key, DEFAULTS))
-    # 256 and 224 belong together: who gives one of them and not the other wants only that one.
-    alone = {"resize": 0, "crop": 0} if given.keys() & {"resize", "crop"} else {}
-    checked = {**DEFAULTS, **alone, **given}
-    for key, (low, high) in RANGES.items():
-        if type(checked[key]) is not int or not low <= checked[key] <= high:
-            raise UsageError(f"recipe {key} is {checked[key]!r}", hint=f"use a whole number, {low} to {high}")
-    if checked["encode"] not in ENCODINGS:
-        raise UsageError(f"recipe encode is {checked['encode']!r}", hint="use " + " or ".join(ENCODINGS))
-    if 0 < checked["resize"] < checked["crop"]:
-        raise UsageError(
-            f"recipe crop {checked['crop']} is larger than resize {checked['resize']}",
-            hint=f"use crop = {checked['resize']} or less",
-        )
-    return {**checked, "path": check_path(keys["path"])} if keys.get("path") else checked
-
-
-def _load() -> None:
-    _decoders()
-    resizer_name()  # which has the self-test run
-
-
-PACKAGES: Final = {"PIL": "pillow", "simplejpeg": "simplejpeg"}
-IMAGE: Final = RecipeKind(check_image, lambda keys: ImageRecipe(**keys), PACKAGES, _load, native.describe)

@@ -21,8 +21,12 @@ log = logging.getLogger("stager.reader.native")
 
 TO: Final = (25, 45)
 WINDOW: Final = (4, 13, 17, 19)  # something is left out on each side
+BOXES: Final = ((0, 0, HEIGHT, WIDTH), (3, 21, 31, 49))  # all of an image, and a part
 # Of the pattern, as Pillow 13 resizes it: across first, and down first.
 RESIZED_CRC32: Final = (75_021_624, 3_691_078_371)
+PNG_ROW: Final = 63  # bytes; the part below has as many bytes as WINDOW
+PNG_PART: Final = (28, PNG_ROW, 3, 11, 6, 17, 57, 0)
+PNG_CRC32: Final = 4_292_891_330
 
 
 class Fault(NamedTuple):
@@ -57,32 +61,45 @@ def _check() -> None:
 def _find_fault() -> Fault | None:
     library = native.library
     assert library is not None
-    pattern = _pattern()
+    pattern, rows = _pattern(), _rows()
     jpegs = tiny_jpegs() if native.decodes_jpeg() else {}
     made = native.try_in_child(
         [
-            *(_trial(library.stager_resize, pattern, *_sizes(), is_down) for is_down in (0, 1)),
-            *(_trial(library.stager_decode_resized, data, len(data), *_sizes()) for data in jpegs.values()),
+            *(
+                _trial(library.stager_resize, pattern, HEIGHT, WIDTH, *TO, *WINDOW, is_down)
+                for is_down in (0, 1)
+            ),
+            _trial(library.stager_restore_png, rows, len(rows), *PNG_PART),
+            *(
+                _trial(
+                    library.stager_decode_resized,
+                    data,
+                    len(data),
+                    *native.packed((HEIGHT, WIDTH), box),
+                    *TO,
+                    *WINDOW,
+                )
+                for data in jpegs.values()
+                for box in BOXES
+            ),
         ]
     )
-    for pixels, crc32 in zip(made, RESIZED_CRC32, strict=False):
+    known = [*(("resize", crc32) for crc32 in RESIZED_CRC32), ("PNG", PNG_CRC32)]
+    for pixels, (name, crc32) in zip(made, known, strict=False):
         if pixels is None or zlib.crc32(pixels) != crc32:
-            return Fault("self-test failed: resize", False)
-    for (kind, data), pixels in zip(jpegs.items(), made[len(RESIZED_CRC32) :], strict=True):
-        if pixels != _decoded_by_library(data):
+            return Fault(f"self-test failed: {name}", False)
+    boxed = [(kind, data, box) for kind, data in jpegs.items() for box in BOXES]
+    for (kind, data, box), pixels in zip(boxed, made[len(known) :], strict=True):
+        if pixels != _decoded_by_library(data, box):
             return Fault(f"self-test failed: JPEG {kind}", True)
     return None
 
 
-def _trial(call: Any, data: bytes, *numbers: int) -> native.Trial:
+def _trial(call: Any, data: bytes, *numbers: int) -> native.TrialCall:
     """`data` must live as long as the trial."""
     out_bytes = WINDOW[2] * WINDOW[3] * 3
     at = address_of(memoryview(data))
-    return native.Trial(cast(call, c_void_p), at, (c_int64 * 9)(*numbers), out_bytes)
-
-
-def _sizes() -> tuple[int, ...]:
-    return HEIGHT, WIDTH, *TO, *WINDOW
+    return native.TrialCall(cast(call, c_void_p), at, (c_int64 * 9)(*numbers), out_bytes)
 
 
 def _pattern() -> bytes:
@@ -90,9 +107,17 @@ def _pattern() -> bytes:
     return (np.arange(HEIGHT * WIDTH * 3, dtype=np.uint32) * 40_503 >> 7).astype(np.uint8).tobytes()
 
 
-def _decoded_by_library(data: bytes) -> bytes:
+def _rows() -> bytes:
+    """Of a PNG, with every filter."""
+    rows = np.frombuffer(_pattern(), np.uint8)[: 28 * (PNG_ROW + 1)].reshape(28, PNG_ROW + 1).copy()
+    rows[:, 0] = np.arange(28) % 5
+    return rows.tobytes()
+
+
+def _decoded_by_library(data: bytes, box: native.CropBox) -> bytes:
     """The long way. Its resize is our own, which is known to be right by now."""
     import simplejpeg
 
-    pixels = simplejpeg.decode_jpeg(data, "RGB")
-    return native.resize_rgb(pixels, TO, WINDOW, False).tobytes()
+    top, left, height, width = box
+    pixels = simplejpeg.decode_jpeg(data, "RGB")[top : top + height, left : left + width]
+    return native.resize_rgb(np.ascontiguousarray(pixels), TO, WINDOW, False).tobytes()

@@ -56,7 +56,8 @@ static int is_refined(const struct jpeg_decompress_struct *info)
     return 1;
 }
 
-static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t out_stride)
+static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t box_top,
+                  int64_t box_left, int64_t out_stride)
 {
     struct jpeg_decompress_struct *info = &work->info;
     if (setjmp(work->errors.back))
@@ -76,6 +77,8 @@ static int decode(Work *work, const uint8_t *data, int64_t size, int64_t height,
     if (stager_take_part(&work->down, &first_row, &rows) ||
         stager_take_part(&work->across, &first_column, &columns))
         return -1;
+    first_row += box_top;
+    first_column += box_left;
     JDIMENSION left = (JDIMENSION)(first_column > MARGIN ? first_column - MARGIN : 0);
     int64_t right = first_column + columns + MARGIN;
     JDIMENSION kept = (JDIMENSION)(right < width ? right : width) - left;
@@ -177,12 +180,18 @@ int64_t stager_look_at_jpeg(const uint8_t *data, int64_t size)
     return height && width ? may_be_turned << 32 | height << 16 | width : 0;
 }
 
-/* Decode an image of `height` x `width`, resize it to `to_height` x `to_width` and put the window of that into
-   `out`. Return 0; 1: it is damaged, or of a kind that others decode; -1: there is no memory. */
-int stager_decode_resized(const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t to_height,
+/* Decode a box of an image, resize that to `to_height` x `to_width` and put the window of it into `out`. Return 0;
+   1: it is damaged, of another size, or of a kind that others decode; -1: there is no memory.
+   `sides`: height << 16 | width of the image. `box`: top << 48 | left << 32 | height << 16 | width. */
+int stager_decode_resized(const uint8_t *data, int64_t size, int64_t sides, int64_t box, int64_t to_height,
                           int64_t to_width, int64_t top, int64_t left, int64_t window_height,
                           int64_t window_width, uint8_t *out)
 {
+    int64_t height = sides >> 16, width = sides & 0xffff;
+    int64_t box_top = (int64_t)((uint64_t)box >> 48), box_left = box >> 32 & 0xffff;
+    int64_t box_height = box >> 16 & 0xffff, box_width = box & 0xffff;
+    if (!box_height || !box_width || box_top + box_height > height || box_left + box_width > width)
+        return 1;
     Work *work = calloc(1, sizeof *work); /* 100 KB: a thread may have a small stack */
     if (!work)
         return -1;
@@ -195,10 +204,10 @@ int stager_decode_resized(const uint8_t *data, int64_t size, int64_t height, int
     }
     jpeg_create_decompress(&work->info);
     int64_t out_stride = window_width * CHANNELS;
-    int result = stager_weigh_axis(&work->down, height, to_height, top, window_height) ||
-                         stager_weigh_axis(&work->across, width, to_width, left, window_width)
+    int result = stager_weigh_axis(&work->down, box_height, to_height, top, window_height) ||
+                         stager_weigh_axis(&work->across, box_width, to_width, left, window_width)
                      ? -1
-                     : decode(work, data, size, height, width, out_stride);
+                     : decode(work, data, size, height, width, box_top, box_left, out_stride);
     if (result == 0)
         stager_pass_down(&work->down, work->middle, out_stride, out_stride, work->sums, out, out_stride);
     jpeg_destroy_decompress(&work->info);

@@ -15,7 +15,7 @@
 #define CPU_SECONDS_MOST 2 /* milliseconds are needed */
 #define SECONDS_MOST 30    /* on a machine with much else to do */
 
-/* A call of stager_resize or stager_decode_resized, which take the same. */
+/* A call of stager_resize, stager_restore_png or stager_decode_resized, which take the same. */
 typedef struct {
     int (*call)(const uint8_t *data, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                 uint8_t *out);

@@ -33,7 +33,7 @@ SQUEEZE: Final = 1 - 3e-7
 
 
 class CropBox(NamedTuple):
-    """The part of a resized image that is wanted."""
+    """The part of an image that is wanted."""
 
     top: int
     left: int
@@ -47,6 +47,13 @@ class Resized(NamedTuple):
     height: int
     width: int
     window: CropBox
+
+
+class Wanted(NamedTuple):
+    """The part of an image that is wanted, and what that becomes."""
+
+    box: CropBox
+    to: Resized
 
 
 class Resizer(Protocol):
@@ -151,6 +158,13 @@ def resize_by_pillow(pixels: Pixels, height: int, width: int, window: CropBox) -
     # An axis at a time: the order matters to the last bit, and not every Pillow has the same.
     is_down_first = goes_down_first(pixels.shape[:2], (height, width))
     return np.array(across(down(image)) if is_down_first else down(across(image)))
+
+
+def resize_plane(pixels: npt.NDArray[Any], height: int, width: int, name: str) -> npt.NDArray[Any]:
+    """Any pixels that Pillow has, by the filter of that name; RGB, or one channel of any depth."""
+    from PIL.Image import Resampling, fromarray
+
+    return np.array(fromarray(pixels).resize((width, height), Resampling[name.upper()]))
 
 
 class _Span(NamedTuple):

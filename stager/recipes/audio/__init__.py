@@ -1,0 +1,1 @@
+"""The recipe for sound: clips of any length, of one channel."""

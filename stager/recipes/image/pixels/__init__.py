@@ -1,0 +1,1 @@
+"""Bytes become pixels, and pixels others."""
