@@ -1,23 +1,42 @@
 """stager.toml: where it is looked for, what it may say, and the limits nobody needs to set."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from stager.errors import ConfigError, UsageError, nearest
-from stager.layouts import LAYOUTS, OPTIONS, check_layout
-from stager.reader.record import DatasetSpec, name_for_url
-from stager.reader.settings import cache_dir_in, check_known, read_config, socket_in, table_in, text_in
+from stager.errors import ConfigError, SourceSilent, UsageError, nearest
+from stager.layouts import LAYOUTS, OPTIONS, check_layout, default_layout, recipe_table
+from stager.mounts import is_there
+from stager.reader.amount import Amount
+from stager.reader.record import DatasetSpec, is_source, is_url, name_for_url, source_url
+from stager.reader.settings import (
+    CAPACITY,
+    RESERVE,
+    amount_in,
+    cache_dir_in,
+    check_known,
+    place_in,
+    read_config,
+    socket_in,
+    table_in,
+    text_in,
+)
 from stager.reader.values import SourceSpec
-from stager.recipes import check_recipe, open_recipe
+from stager.recipes import beside, check_recipe, open_recipe
+from stager.sources.s3.queue import parse_queue
+from stager.timetable import NO_LIMIT, Timetable, parse_daily, parse_limit, parse_share
+from stager.watch.interval import parse_interval
 
+T = TypeVar("T")
+
+MEMORY: Final = Amount(bytes=256 * 10**6)
 SHARD_FORMATS: Final = ("auto", "arrow", "lmdb")
 
 SHARD_BYTES: Final = 64 << 20  # a shard holds about this much
 FIRST_SHARD_SAMPLES: Final = 64  # the first shards of a job are small: a reader soon has its first batch
 PLAN_SAMPLES: Final = 32  # a plan reads this many samples to learn sizes and speed
+PLAN_SAMPLES_MADE: Final = 5  # the same, if a person's function makes them: each may take minutes
 PLAN_SCAN_S: Final = 300.0  # a plan takes a scan that is no older; whatever stages anything scans anew
 FETCHES_IN_FLIGHT: Final = 160  # asked of sources, a worker process; sources/pace.py lets in as many as pay
 FETCH_BYTES_IN_FLIGHT: Final = (
@@ -29,32 +48,22 @@ THREADS_PER_WORKER: Final = 4  # prepare threads that share one worker process
 STALL_S: Final = 120.0  # a worker that says nothing for so long is given up
 
 _TOP: Final = ("cache", "service", "datasets")
-_CACHE: Final = ("dir", "capacity", "reserve", "memory", "format")
-_SERVICE: Final = ("socket",)
+_CACHE: Final = ("dir", "capacity", "reserve", "memory", "format", "hot")
+_SERVICE: Final = ("socket", "limit", "cpu")
 _ACCESS: Final = ("endpoint_url", "region", "profile", "anonymous")
-_DATASET: Final = ("source", "layout", "recipe", *_ACCESS, *OPTIONS)
-_UNITS: Final = {
-    "": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
+_UPKEEP: Final = ("watch", "watch_every", "events", "limit", "refresh")
+_DATASET: Final = ("source", "layout", "recipe", *_ACCESS, *OPTIONS, *_UPKEEP)
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
-    """So many bytes, or such a part of the disk."""
+class Upkeep:
+    """What the service does for a data set by itself. Nothing of it changes a sample."""
 
-    bytes: int = 0
-    fraction: float = 0.0
-
-    def of(self, disk_bytes: int) -> int:
-        return self.bytes + int(self.fraction * disk_bytes)
+    events: str = ""  # the queue of its bucket's events, as sqs://QUEUE
+    limit: Timetable = NO_LIMIT  # bytes a second, of its source
+    refresh_at: int | None = None  # the minute of each day at which its source is looked at
+    watch: bool = False
+    watch_every_s: float | None = None  # None: what its kind of source is good for
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +73,15 @@ class Config:
     path: Path | None
     cache_dir: Path
     socket: Path
-    capacity: Amount = Amount(fraction=0.6)
-    reserve: Amount = Amount(bytes=10 * 10**9)
-    memory: Amount = Amount(bytes=256 * 10**6)  # for samples that do not fit and that a reader needs
+    capacity: Amount = CAPACITY
+    reserve: Amount = RESERVE
+    memory: Amount = MEMORY  # for samples that do not fit and that a reader needs
     format: str = "auto"
+    hot: Amount | None = None  # of the capacity, for what is likely to be read
     datasets: Mapping[str, DatasetSpec] = field(default_factory=dict)
+    upkeep: Mapping[str, Upkeep] = field(default_factory=dict)  # of each of them
+    limit: Timetable = NO_LIMIT  # bytes a second, of all sources together
+    cpu: Timetable = NO_LIMIT  # the part of all cores that prepares what no reader waits for
 
     def dataset(self, name: str | None) -> DatasetSpec:
         """The data set of that name; without a name, the only one there is."""
@@ -78,7 +91,7 @@ class Config:
                 return next(iter(self.datasets.values()))
             if not self.datasets:
                 raise UsageError(
-                    f"no data set is named, and there is none in {where}",
+                    f"no data set was named, and there is none in {where}",
                     hint="name a URL (stager prefetch s3://bucket/path), or add [datasets.NAME] "
                     "with a source to stager.toml",
                 )
@@ -94,7 +107,7 @@ class Config:
         self, target: str | None, recipe: Mapping[str, Any], access: Mapping[str, Any]
     ) -> DatasetSpec | None:
         """For a URL or a path, the data set made up from it; None for the name of a data set."""
-        if target is None or not ("/" in target or target.startswith(("~", "."))):
+        if target is None or not is_source(target):
             if recipe or access:
                 flag = next(iter({**recipe, **access})).replace("_", "-")
                 raise UsageError(
@@ -125,29 +138,98 @@ def parse_config(values: Mapping[str, Any], where: Path | None) -> Config:
         raise ConfigError(
             f"{path}: cache.format is {shard_format!r}", hint="use one of " + ", ".join(SHARD_FORMATS)
         )
+    cache_dir = cache_dir_in(path, cache)
     return Config(
         path=where,
-        cache_dir=cache_dir_in(path, cache),
-        socket=socket_in(path, service),
-        capacity=_amount(path, "cache.capacity", cache.get("capacity", "60%")),
-        reserve=_amount(path, "cache.reserve", cache.get("reserve", "10GB")),
-        memory=_amount(path, "cache.memory", cache.get("memory", "256MB")),
+        cache_dir=cache_dir,
+        socket=socket_in(path, service, cache_dir),
+        capacity=amount_in(path, cache, "capacity", CAPACITY),
+        reserve=amount_in(path, cache, "reserve", RESERVE),
+        memory=amount_in(path, cache, "memory", MEMORY),
         format=shard_format,
+        hot=amount_in(path, cache, "hot", Amount()) if "hot" in cache else None,
         datasets={name: _dataset(path, name, value) for name, value in datasets.items()},
+        upkeep=_upkeep(path, datasets),
+        limit=_checked(path, "service.limit", parse_limit, service.get("limit"), NO_LIMIT),
+        cpu=_checked(path, "service.cpu", parse_share, service.get("cpu"), NO_LIMIT),
     )
 
 
-def source_url(text: str) -> str:
-    """A URL as it is; a path made absolute, since the service has another working directory."""
-    if "://" in text:
-        return text
-    return str(Path(text).expanduser().absolute())
+def _is_beside(folder: Path, table: str) -> bool:
+    """Whether a table is of this machine. Nobody waits long for a mount: one that hangs has it, then."""
+    if Path(table).is_absolute():
+        return True
+    try:
+        return is_there(str(folder / table))
+    except SourceSilent:
+        return True
 
 
 def _recipe_suffix(recipe: Mapping[str, Any]) -> str:
     """Tells data sets of one URL apart: other pixels must not take over a name that somebody opens."""
     digest, default = (open_recipe(spec).digest for spec in (recipe, {}))
     return "" if digest == default else f"-{digest[:6]}"
+
+
+def _upkeep(path: Path, datasets: Mapping[str, Any]) -> dict[str, Upkeep]:
+    upkeep = {
+        name: Upkeep(
+            _events(path, name, value),
+            _checked(path, f"datasets.{name}.limit", parse_limit, value.get("limit"), NO_LIMIT),
+            _checked(path, f"datasets.{name}.refresh", parse_daily, value.get("refresh"), None),
+            *_watch(path, name, value),
+        )
+        for name, value in datasets.items()
+    }
+    takers: dict[str, str] = {}
+    for name, kept in upkeep.items():
+        if kept.events and (other := takers.setdefault(kept.events, name)) != name:
+            raise ConfigError(
+                f"{path}: datasets.{name}.events is the queue of datasets.{other}, too",
+                hint="a message goes to one of them only: give each a queue of its own (SNS or EventBridge "
+                "sends to several)",
+            )
+    return upkeep
+
+
+def _watch(path: Path, name: str, table: Mapping[str, Any]) -> tuple[bool, float | None]:
+    """Whether a data set is watched, and how often it is looked at where nobody tells of changes."""
+    where = f"datasets.{name}.watch"
+    is_watched = table.get("watch", "events" in table)
+    if not isinstance(is_watched, bool):
+        raise ConfigError(f"{path}: {where} is {is_watched!r}", hint="use true or false")
+    if is_watched and str(table["source"]).startswith("python:"):
+        raise ConfigError(
+            f"{path}: {where}: there is nothing to watch where a function makes the samples",
+            hint="leave it out; stager refresh takes a changed function",
+        )
+    if "watch_every" not in table:
+        return is_watched, None
+    try:
+        return is_watched, parse_interval(table["watch_every"])
+    except UsageError as error:
+        raise ConfigError(f"{path}: {where}_every: {error.message}", error.hint) from None
+
+
+def _events(path: Path, name: str, table: Mapping[str, Any]) -> str:
+    where = f"datasets.{name}.events"
+    if "events" not in table:
+        return ""
+    queue = text_in(path, where, table["events"])
+    if not str(table["source"]).lower().startswith("s3://"):
+        raise ConfigError(f"{path}: {where}: only a bucket has events", hint="leave it out")
+    _checked(path, where, parse_queue, queue, None)
+    return queue
+
+
+def _checked(path: Path, where: str, parse: Callable[[Any], T], value: Any, otherwise: T) -> T:
+    """What a key says, by its parser; `otherwise`, if it is not there."""
+    if value is None:
+        return otherwise
+    try:
+        return parse(value)
+    except UsageError as error:
+        raise ConfigError(f"{path}: {where}: {error.message}", error.hint) from None
 
 
 def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
@@ -157,47 +239,29 @@ def _dataset(path: Path, name: str, value: Any) -> DatasetSpec:
         raise ConfigError(
             f"{path}: {where} has no source", hint='add source = "s3://bucket/path" or a directory'
         )
-    layout = text_in(path, f"{where}.layout", table.get("layout", "folder"))
+    source = text_in(path, f"{where}.source", table["source"])
+    layout = text_in(path, f"{where}.layout", table.get("layout", default_layout(source)))
     if layout not in LAYOUTS:
         raise ConfigError(f"{path}: {where}.layout is {layout!r}", hint=nearest(layout, LAYOUTS))
     anonymous = table.get("anonymous", False)
     if not isinstance(anonymous, bool):
         raise ConfigError(f"{path}: {where}.anonymous is {anonymous!r}", hint="use true or false")
-    recipe = table.get("recipe", {})
+    table_in(path, f"{where}.recipe", table.get("recipe", {}), None)
+    folder = path.absolute().parent
     try:
-        checked = check_recipe(table_in(path, f"{where}.recipe", recipe, None))
+        checked = beside(check_recipe(recipe_table(layout, table)), folder)
         optional = {
             key: text_in(path, f"{where}.{key}", table[key])
             for key in ("endpoint_url", "region", "profile")
             if key in table
         }
-        url = source_url(text_in(path, f"{where}.source", table["source"]))
+        url = source if is_url(source) else str(place_in(path, source))
         options = check_layout(layout, {key: table[key] for key in OPTIONS if key in table})
-        beside = path.absolute().parent / options.get("table", "")
-        if beside.is_file():  # of this machine; else it is an object of the source
-            options["table"] = str(beside)
+        named = options.get("table", "")
+        if named and _is_beside(folder, named):
+            options["table"] = str(folder / named)  # of this machine; else it is an object of the source
         return DatasetSpec(name, SourceSpec(url, anonymous=anonymous, **optional), layout, checked, options)
     except ConfigError:
         raise
     except UsageError as error:
         raise ConfigError(f"{path}: {where}: {error.message}", error.hint) from None
-
-
-def _amount(path: Path, where: str, value: Any) -> Amount:
-    try:
-        return parse_amount(value)
-    except UsageError as error:
-        raise ConfigError(f"{path}: {where}: {error.message}", error.hint) from None
-
-
-def parse_amount(value: Any) -> Amount:
-    """Bytes from 200GB, 1.5TiB or 1000000; a part of the disk from 60%."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%|[KMGT]I?B)?\s*", str(value).upper())
-    if isinstance(value, bool) or match is None:
-        raise UsageError(f"{value!r} is no amount", hint='use "200GB", "1.5TiB" or "60%"')
-    number, unit = float(match[1]), match[2] or ""
-    if unit == "%":
-        if number > 100:
-            raise UsageError(f"{value} is more than the disk", hint="use at most 100%")
-        return Amount(fraction=number / 100)
-    return Amount(bytes=int(number * _UNITS[unit]))

@@ -15,21 +15,14 @@ from images import encode, natural
 from making import image_folder, scanned
 from mounts import small_disk
 from running import Place
+from stager.lines import line_of
 from stager.reader.record import DatasetSpec
 from stager.reader.service import Service
 from stager.reader.values import SourceSpec
 from stager.recipes import check_recipe
 from stager.scan.scan import Scan
 from stager.sources import open_source
-from stager.worker.messages import (
-    BuildShard,
-    Failed,
-    ListPlace,
-    ShardBuilt,
-    ShardFile,
-    line_of,
-    read_by_service,
-)
+from stager.worker.messages import BuildShard, Failed, FileToWrite, ListPlace, ShardBuilt, read_by_service
 
 MB = 1_000_000
 READ_ALL = """
@@ -142,7 +135,7 @@ def test_a_worker_writes_nothing_if_others_have_taken_what_was_reserved(
     out.mkdir()
 
     def answer(free_before: int) -> ShardBuilt | Failed:
-        file = ShardFile(out / "shard", out / "scratch", MB, free_before)
+        file = FileToWrite(out / "shard", out / "scratch", MB, free_before)
         records = ListPlace(tmp_path, "0" * 32, segments)
         task = BuildShard(1, spec, manifest.digest, records, [0, 1], shard_format, False, file)
         command = [sys.executable, "-m", "stager.worker.__main__", "1"]
@@ -202,7 +195,7 @@ def test_a_disk_that_another_program_fills_pauses_a_job_and_no_reader_and_the_li
             assert set(finish(all_along)) == {80}  # no error reached it
             assert command.returncode == 0, told
             assert "paused, goes on by itself" in told
-            assert "there is room: going on" in told
+            assert "going on" in told
             assert place.json("status")["datasets"][0]["resident"] == 1600
             assert service.get("/problems") == []
     assert len(watch.seen) > 10

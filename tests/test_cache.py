@@ -23,8 +23,9 @@ from stager.cache.dataset import Dataset, Failure
 from stager.cache.verify import check_books
 from stager.catalog.catalog import Catalog
 from stager.catalog.rows import ListRow, ShardRow
-from stager.config import Amount, Config
+from stager.config import Config
 from stager.errors import CacheError, CacheOwned, NoSpace
+from stager.reader.amount import Amount
 from stager.reader.index import IndexReader, is_failed, is_resident, shard_of
 from stager.reader.record import DatasetSpec, manifest_path
 from stager.reader.values import Numbers, ObjectInfo, Prepared, ShardHeader, SourceSpec, checksum_of
@@ -138,7 +139,7 @@ def test_unchanged_samples_stay_staged_when_the_source_changes(tmp_path: Path) -
     old = {"data": {dataset.record.manifest}}
     cache.departures.give_back_stale(old, ())
     assert len(now.resident()) == 10  # what has gone from the source
-    assert [loss.reason for loss in [now.losses.of(0)] if loss] == ["source_changed"]
+    assert [departure.reason for departure in [now.departure_log.of(0)] if departure] == ["source_changed"]
     cache.close()
     again = Cache(config_of(tmp_path))
     assert again.datasets["data"].resident().tolist() == now.resident().tolist()
@@ -292,6 +293,8 @@ def test_a_marker_that_a_power_cut_left_empty_or_a_flipped_bit_is_written_anew(
     cache = Cache(config_of(tmp_path))
     stage(cache, scan(cache, KEYS), [1, 2])
     cache.close()
+    for name in ("made", "memo"):  # what others have put there since
+        (tmp_path / "cache" / name).mkdir(exist_ok=True)
     (tmp_path / "cache/CACHE").write_bytes(marker)
     again = Cache(config_of(tmp_path))
     assert again.datasets["data"].resident().tolist() == [1, 2]
@@ -541,13 +544,28 @@ def test_shard_numbers_are_not_used_twice_after_a_lost_catalog_although_their_fi
 ) -> None:
     cache = Cache(config_of(tmp_path))
     dataset = scan(cache, KEYS)
-    cache._numbers = iter([900_000])
+    cache._numbers = iter([90_000_000])
     highest = stage(cache, dataset, [3, 1])
     cache.departures.evict([highest])  # no file and no word names it any more
     cache.close()
     (tmp_path / "cache/catalog.db").unlink()
     again = Cache(config_of(tmp_path))
-    assert again.next_shard(again.datasets["data"], "arrow")[0] > 900_000
+    assert again.next_shard(again.datasets["data"], "arrow")[0] > 90_000_000
+    again.close()
+
+
+def test_shard_numbers_are_not_used_twice_after_a_lost_catalog_and_an_index_that_has_gone(
+    tmp_path: Path,
+) -> None:
+    cache = Cache(config_of(tmp_path))
+    dataset = scan(cache, KEYS)
+    cache._numbers = iter([900_000])
+    cache.departures.evict([stage(cache, dataset, [3, 1])])
+    cache.close()
+    (tmp_path / "cache/catalog.db").unlink()
+    shutil.rmtree(dataset.directory)
+    again = Cache(config_of(tmp_path))
+    assert again.next_shard(scan(again, KEYS), "arrow")[0] > 900_000
     again.close()
 
 

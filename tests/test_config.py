@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stager.config import Amount, load_config, parse_amount
+from stager.config import load_config
 from stager.errors import ConfigError, UsageError
+from stager.reader.amount import Amount, parse_amount
 from stager.reader.settings import find_config
 
 
@@ -60,9 +61,17 @@ def test_a_data_set_of_the_config_has_source_layout_and_recipe(tmp_path: Path) -
         ("[datasets.a]\nsource = '/x'\n[datasets.a.recipe]\nresise = 3\n", "resise"),
         ("[datasets.a]\nsource = 3\n", "datasets.a.source must be a text"),
         ("[datasets.'a/b']\nsource = '/x'\n", "cannot be the name of a data set"),
-        ("[cache]\ncapacity = 'much'\n", "'much' is no amount"),
+        ("[cache]\ncapacity = 'much'\n", "'much' is not an amount"),
         ("[cache]\ncapacity = '120%'\n", "more than the disk"),
         ("[cache]\nformat = 'parquet'\n", "cache.format is 'parquet'"),
+        ("[datasets.a]\nsource = '/x'\nevents = 'sqs://q'\n", "only a bucket has events"),
+        ("[datasets.a]\nsource = 's3://b'\nevents = 3\n", "datasets.a.events must be a text"),
+        ("[datasets.a]\nsource = 's3://b'\nevents = 'q'\n", "datasets.a.events: 'q' is no queue"),
+        (
+            "[datasets.a]\nsource = 's3://b/a'\nevents = 'sqs://q'\n"
+            "[datasets.b]\nsource = 's3://b/b'\nevents = 'sqs://q'\n",
+            "datasets.b.events is the queue of datasets.a, too",
+        ),
         ("cache = 3\n", "cache must be a table"),
         ("[cache\n", "stager.toml"),
     ],
@@ -103,11 +112,27 @@ def test_the_environment_names_a_config_before_the_working_directory_does(
     assert find_config() == other
 
 
+def test_relative_paths_of_a_config_start_at_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    text = "[cache]\ndir = 'cache'\n[service]\nsocket = '../s'\n[datasets.pets]\nsource = 'data/pets'\n"
+    write(tmp_path / "project", text)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for path in (tmp_path / "project/stager.toml", Path("../project/stager.toml")):
+        config = load_config(path)
+        found = [config.cache_dir, config.socket, Path(config.datasets["pets"].source.url)]
+        wanted = [tmp_path / "project/cache", tmp_path / "s", tmp_path / "project/data/pets"]
+        assert [place.resolve() for place in found] == wanted
+        assert all(place.is_absolute() for place in found)
+
+
 def test_without_a_name_the_only_data_set_is_meant_and_several_are_asked_about(tmp_path: Path) -> None:
     two = "[datasets.a]\nsource = '/x'\n[datasets.b]\nsource = '/y'\n"
     with pytest.raises(UsageError, match="which one"):
         load_config(write(tmp_path, two)).dataset(None)
-    with pytest.raises(UsageError, match="no data set is named"):
+    with pytest.raises(UsageError, match="no data set was named"):
         load_config(write(tmp_path, "")).dataset(None)
     with pytest.raises(UsageError) as caught:
         load_config(write(tmp_path, two.replace("datasets.a", "datasets.imagenet"))).dataset("imagnet")

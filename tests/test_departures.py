@@ -1,5 +1,6 @@
 """Rows are given back in one order: words, catalog, blocks and file. At no time a word points to a hole."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 
 from stager import recipes
 from stager.cache import cache as cache_module
-from stager.cache import departures
-from stager.cache import startup as sweep
-from stager.cache import unlinked as departed
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
+from stager.cache.gone import departures
+from stager.cache.gone import unlinked as departed
+from stager.cache.start import startup
 from stager.cache.verify import check_books, drop_bad_shards
+from stager.dispatch.memory_shards import Transients
 from stager.eviction.evictor import Evictor
 from stager.reader.index import IndexReader, Words, is_resident, shard_of
 from stager.reader.record import DatasetSpec
@@ -152,7 +154,8 @@ def test_what_is_pinned_does_not_make_room_for_what_a_reader_needs(cache: Cache)
     cache.catalog.pin_shards([pinned.number], True)
     nothing = lambda dataset, samples: np.zeros(len(samples), dtype=np.bool_)  # noqa: E731
     evictor = Evictor(cache, Sessions(cache.clock), lambda dataset: float(ROW_BYTES), nothing)
-    evictor.make_room(dataset, np.asarray([8, 9, 10, 11]), 0.0)
+    coming = np.asarray([8, 9, 10, 11])
+    evictor.make_room(dataset, coming, coming, 0.0)
     assert is_resident(dataset.index.words[pinned.samples]).all()
     assert not is_resident(dataset.index.words[free.samples]).all()  # it did look for room
 
@@ -171,9 +174,9 @@ def test_a_start_has_its_indexes_in_line_before_it_removes_a_file(
 
     def look(*arguments: Any) -> None:
         seen.append((np.flatnonzero(words).tolist(), path.exists()))
-        sweep.sweep(*arguments)
+        startup.remove_strays(*arguments)
 
-    monkeypatch.setattr(cache_module, "sweep", look)
+    monkeypatch.setattr(cache_module, "remove_strays", look)
     Cache(config_of(tmp_path)).close()
     assert seen == [([1, 2], True)]
     assert not path.exists()
@@ -208,7 +211,8 @@ def by_hand(cache: Cache, dataset: Dataset) -> None:
 def by_budget(cache: Cache, dataset: Dataset) -> None:
     nothing = lambda dataset, samples: np.zeros(len(samples), dtype=np.bool_)  # noqa: E731
     evictor = Evictor(cache, Sessions(cache.clock), lambda dataset: float(ROW_BYTES), nothing)
-    evictor.make_room(dataset, np.arange(6, 12), 0.0)
+    coming = np.arange(6, 12)
+    evictor.make_room(dataset, coming, coming, 0.0)
 
 
 def by_repair(cache: Cache, dataset: Dataset) -> None:
@@ -262,3 +266,23 @@ def test_a_recipe_that_is_not_ours_any_more_is_forgotten_alone(
     assert cache.datasets["data"].resident().tolist() == [0, 1]
     assert not list(cache.directory.glob("catalog.broken-*"))
     cache.close()
+
+
+def test_a_shard_in_memory_that_a_reader_calls_corrupt_goes_if_it_is_and_stays_if_not(cache: Cache) -> None:
+    dataset = scan(cache, KEYS)
+    transients = Transients(cache, Sessions(cache.clock))
+    paths = []
+    for samples in ([1, 2], [3, 4]):
+        row = build(cache, dataset, samples)
+        transients.take(row.bytes, dataset, row.samples).charge(row.bytes)
+        paths.append(transients.path_of(row.number, row.format))
+        shutil.move(dataset.path_of(row), paths[-1])
+        transients.publish(dataset, row)
+    raw = bytearray(paths[0].read_bytes())
+    raw[len(raw) // 2] ^= 1
+    paths[0].write_bytes(raw)
+    transients.drop_bad(dataset, np.asarray([1, 3, 5]))
+    assert is_resident(dataset.index.words[[1, 2, 3, 4]]).tolist() == [False, False, True, True]
+    assert [path.exists() for path in paths] == [False, True]
+    assert transients.used_bytes == paths[1].stat().st_size
+    transients.close()

@@ -24,7 +24,7 @@ from stager.reader.values import Arrays, Field
 from stager.shards import FORMATS, verify_shard
 from stager.shards.holes import BLOCK_BYTES, can_punch, holes_of, punch, size_of
 from stager_client.batches.buffers import BufferPool
-from stager_client.reader import Reader
+from stager_client.reading.reader import Reader
 
 FIELD = Field("image", "uint8", (96, 96, 3), "raw")
 VARIABLE = Field("image", "uint8", (None, None, 3), "raw")
@@ -85,7 +85,7 @@ def test_the_books_stay_right_over_restarts_and_without_a_catalog(tmp_path: Path
     assert cache.budget.used_bytes == before - freed
     left = sorted(set(range(30)) - set(victims.tolist()))
     assert dataset.resident().tolist() == left
-    assert dataset.losses.of(7) is not None
+    assert dataset.departure_log.of(7) is not None
     for shard in cache.catalog.shards():
         assert problem_of(dataset.path_of(shard), shard.dead_rows) == ""
     used = cache.budget.used_bytes
@@ -209,5 +209,5 @@ def test_a_row_that_was_punched_reads_as_corrupt_by_its_checksum(tmp_path: Path)
     missing, corrupt = reader.visit([int(shard.samples[0])], lambda at, arrays: None)
     assert (missing, corrupt) == ([], [0])
     with pytest.raises(ShardCorrupt):
-        reader._sample(int(shard.samples[0]), open_shard(path), 0, np.uint64(1))
+        reader._sample(int(shard.samples[0]), reader._shards[shard.number], 0, np.uint64(1), None, None)
     cache.close()

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-CLAIM = "import sys, pathlib; from stager.cache.lock import claim; claim(pathlib.Path(sys.argv[1]), 'a test')"
+LOCK = """
+import sys, pathlib
+from stager.cache.start.lock import lock_cache
+lock_cache(pathlib.Path(sys.argv[1]), "a test")
+"""
 
 
 def test_the_marker_is_on_the_disk_before_anything_else_is_made(tmp_path: Path) -> None:
@@ -20,7 +24,7 @@ def test_the_marker_is_on_the_disk_before_anything_else_is_made(tmp_path: Path) 
     root, trace = tmp_path / "disk", tmp_path / "trace"
     root.mkdir()
     traced = ["strace", "-y", "-o", str(trace), "-e", "trace=fsync,rename,mkdir"]
-    subprocess.run([*traced, sys.executable, "-c", CLAIM, str(root / "cache")], check=True, timeout=60)
+    subprocess.run([*traced, sys.executable, "-c", LOCK, str(root / "cache")], check=True, timeout=60)
     steps = []
     for line in trace.read_text().splitlines():
         paths = re.findall(r'[<"]([^<>"]+)[>"]', re.sub(r"CACHE\.\d+", "scratch name", line))

@@ -151,7 +151,7 @@ def test_a_service_waits_for_a_command_and_says_for_whom(
             assert all(message.startswith("EXTEND_TIMEOUT_USEC=") for message in told)
             assert place.log().count(waits) == 1
             assert process.poll() is None
-            done = place.run("ls")  # another command is told who it is, as ever
+            done = place.run("evict", "pets")  # another command is told who it is, as ever
             assert f"in use by process {command.pid} (stager prefetch far)" in complaint(done, 1)
             command.send_signal(signal.SIGINT)
             command.communicate(timeout=60)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stager.errors import NoSpace
+from stager.lines import line_of
 from stager.reader.record import DatasetSpec
 from stager.reader.values import SourceSpec
 from stager.worker.messages import (
@@ -13,6 +14,7 @@ from stager.worker.messages import (
     BuildShard,
     Built,
     Failed,
+    FileToWrite,
     KnownVersion,
     ListPlace,
     Logged,
@@ -22,16 +24,14 @@ from stager.worker.messages import (
     Scanned,
     ScanSource,
     ShardBuilt,
-    ShardFile,
     ToWorker,
-    line_of,
     read_by_service,
     read_by_worker,
 )
 
 SPEC = DatasetSpec("pets", SourceSpec("/mnt/pets"), "folder", {"kind": "image", "crop": 32})
 RECORDS = ListPlace(Path("/cache/p\udcff"), "0" * 32, ("samples-1", "samples-2"))  # a name that is no UTF-8
-FILE = ShardFile(Path("/cache/7.arrow"), Path("/cache/scratch/7"), 4096, 8192)
+FILE = FileToWrite(Path("/cache/7.arrow"), Path("/cache/scratch/7"), 4096, 8192)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,12 @@ FILE = ShardFile(Path("/cache/7.arrow"), Path("/cache/scratch/7"), 4096, 8192)
     [
         OpenSource(SPEC),
         ScanSource(1, SPEC, Path("/cache/scan"), None),
-        ScanSource(1, SPEC, Path("/cache/scan"), KnownVersion(RECORDS, Path("/cache/manifest"), relist=True)),
+        ScanSource(
+            1,
+            SPEC,
+            Path("/cache/scan"),
+            KnownVersion(RECORDS, Path("/cache/manifest"), relist=True, is_alike=True),
+        ),
         BuildShard(2, SPEC, "m", RECORDS, [3, 1], "lmdb", is_urgent=True, file=FILE),
         BuildShard(2, SPEC, "m", RECORDS, [3, 1], "arrow", is_urgent=False, file=None),
     ],
@@ -56,7 +61,7 @@ def test_a_worker_reads_what_the_service_wrote_in_one_line(message: ToWorker) ->
         Progress(1, 17),
         Scanned(1, "2 objects have\nno class"),
         ShardBuilt(2, NOTHING_BUILT),
-        ShardBuilt(2, Built([4, 3], [(5, "corrupt", "c/5.jpg")], 100, 5000, 60, 2, 0.1, 0.2)),
+        ShardBuilt(2, Built([4, 3], [(5, "corrupt", "c/5.jpg")], 100, 5000, 60, 2, 0.1, 0.2, 0.3)),
         Failed.by(2, NoSpace("full", hint="free some")),
         NativeTold("native"),
         Logged(30, "pace halved"),

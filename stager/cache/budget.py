@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from stager.config import Amount
 from stager.errors import NoSpace
+from stager.reader.amount import Amount
 
 FILES_FLOOR: Final = 8  # left for the catalog's own files, and for others
 
@@ -79,7 +79,7 @@ class Budget:
         need, room = say_bytes(size_bytes), say_bytes(max(self.room_bytes(), 0))
         if self.is_spent(size_bytes):
             return NoSpace(
-                f"{self.directory}: {need} are needed, {room} of a capacity of {say_bytes(capacity)} left",
+                f"{self.directory}: {need} needed, {room} left of a capacity of {say_bytes(capacity)}",
                 hint="stager evict DATASET, fewer classes, or a larger [cache] capacity",
             )
         if self._is_out_of_files():
@@ -88,8 +88,8 @@ class Budget:
                 hint="remove some files: df -i shows how many a disk can have",
             )
         return NoSpace(
-            f"{self.directory}: {need} are needed, {room} can be used: "
-            f"of {say_bytes(free_bytes)} free on the disk, {say_bytes(reserve)} are the reserve",
+            f"{self.directory}: {need} needed, {room} left: "
+            f"the disk has {say_bytes(free_bytes)} free, and the reserve is {say_bytes(reserve)}",
             hint="free some disk, or a smaller [cache] reserve",
         )
 
@@ -116,7 +116,9 @@ def check_free(directory: Path, least_bytes: int) -> None:
     """Raise NoSpace if less is free: others may have taken what was there when it was reserved."""
     disk = os.statvfs(directory)
     if disk.f_bavail * disk.f_frsize < least_bytes:
-        raise NoSpace(f"{directory}: others have filled the disk, down to the reserve", hint="free some disk")
+        raise NoSpace(
+            f"{directory}: other programs have filled the disk, down to the reserve", hint="free some disk"
+        )
 
 
 def say_bytes(size_bytes: float) -> str:

@@ -4,6 +4,7 @@
     lock                     held by the owner; has its pid
     catalog.db               what counts as staged
     scratch/                 files that are being written; emptied at start
+    made/                    what functions have made and no shard has yet
     datasets/NAME/           dataset.json, samples-*, manifest-*, index-*, shards/*
 
 A shard is complete under its final name before an index points to it, and durable before the catalog has it.
@@ -14,7 +15,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,19 +26,21 @@ import numpy.typing as npt
 
 from stager.atomic import atomic_path, fsync_path
 from stager.cache.budget import Budget
-from stager.cache.dataset import Dataset, Failure
-from stager.cache.departures import Departures, words_of
-from stager.cache.heat import Heat
+from stager.cache.dataset import Dataset, Failure, named
+from stager.cache.gone.departures import Departures, words_of
+from stager.cache.gone.log import DepartureLog, why_departed
 from stager.cache.index_writer import IndexWriter, retire
-from stager.cache.lock import claim
-from stager.cache.loss_log import LossLog, why_lost
-from stager.cache.rebuild import open_catalog, put_aside
-from stager.cache.startup import drop_unwhole, sweep
+from stager.cache.made import MadeFiles
+from stager.cache.start.lock import lock_cache
+from stager.cache.start.rebuild import open_catalog, put_aside
+from stager.cache.start.startup import drop_unwhole, finish_renames, is_known, read_version, remove_strays
 from stager.catalog.database import DAMAGE, CatalogBroken
 from stager.catalog.rows import DatasetRow, ListRow, ShardRow
 from stager.clock import SYSTEM, Clock
 from stager.config import Config
-from stager.errors import REASONS, CacheError, StagerError, UsageError, known_error, nearest
+from stager.errors import REASONS, known_error
+from stager.heat.file import heat_path, read_heat
+from stager.heat.heat import Heat
 from stager.reader.index import FAILED, is_damaged, is_failed, is_resident, pack_words, shard_of
 from stager.reader.record import (
     DatasetRecord,
@@ -49,20 +52,17 @@ from stager.reader.record import (
     shard_path,
 )
 from stager.reader.samples.manifest import Manifest
-from stager.reader.samples.runs import Collection, is_among
+from stager.reader.samples.runs import Collection, Runs, is_among
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.samples.sealed import seal_of
 from stager.reader.samples.segments import read_segment
-from stager.reader.samples.subset import Subset
-from stager.reader.values import Mask, Numbers, canonical_json, digest_of, encode_key
+from stager.reader.values import Mask, Numbers, canonical_json, encode_key
 from stager.recipes import open_recipe
 from stager.scan.scan import Scan
 from stager.shards.holes import can_punch
 
 log = logging.getLogger("stager")
 
-OUTGROWN: Final = 2.0  # times what is live: then a list of samples is made anew
-OUTGROWN_LEAST: Final = 10_000
 # What a damaged catalog can make of us, whatever SQLite thinks of it.
 _DAMAGED: Final = (CatalogBroken, *DAMAGE, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
@@ -75,9 +75,8 @@ class Cache:
         self.clock = clock
         self.directory = config.cache_dir
         self.scratch = self.directory / "scratch"
-        self.memory_bytes = config.memory.of(0)
-        self._config = config
-        self._lock_fd = claim(self.directory, what)
+        self.config = config
+        self._lock_fd = lock_cache(self.directory, what)
         with ExitStack() as undo:  # if we do not come to the end
             undo.callback(os.close, self._lock_fd)
             undo.callback(lambda: self.catalog.close() if hasattr(self, "catalog") else None)
@@ -101,36 +100,33 @@ class Cache:
         self.open: dict[int, Dataset] = {}  # every recipe of every data set, by id
         self.datasets: dict[str, Dataset] = {}  # by name, by the recipe that it has now
         self.in_memory: set[int] = set()  # shards that are not on the disk, and will not be
-        self.budget = Budget(self.directory, self._config.capacity, self._config.reserve)
+        self.budget = Budget(self.directory, self.config.capacity, self.config.reserve)
         self.catalog.prune()
+        finish_renames(self.directory, self.catalog)
         drop_unwhole(self.directory, self.catalog)
         lists = {row.name: row for row in self.catalog.lists()}
-        manifests: dict[str, Manifest | None] = {row.name: self._read(row) for row in lists.values()}
+        manifests: dict[str, Manifest | None] = {
+            row.name: read_version(self.directory, row) for row in lists.values()
+        }
         for row in self.catalog.datasets():
             manifest = manifests.get(row.name)
-            if manifest is None or not _is_known(row):
+            if manifest is None or not is_known(row):
                 self.catalog.forget_dataset(row.id)  # it is scanned and staged anew when asked for
             else:
                 self._load(row, lists[row.name], manifest)
-        sweep(self.directory, self.catalog, self.open.values())
+        remove_strays(self.directory, self.catalog, self.open.values())
         self.can_punch = can_punch(self.scratch)
         self.departures = Departures(self.catalog, self.budget, self.open, self.can_punch)
+        self.made = MadeFiles(self.directory / "made", self.budget, self.clock.wall(), self.open.values())
         for shard in self.catalog.shards():
             self.budget.used_bytes += shard.bytes
             if np.any(shard.samples < 0):
                 self.departures.give_back_dead(self.open[shard.dataset], shard)
 
-    def _read(self, row: ListRow) -> Manifest | None:
-        directory = datasets_dir(self.directory) / row.name
-        try:
-            records = SampleList.open(directory, row.lineage, row.segments)
-            manifest = Manifest.open(manifest_path(directory, row.manifest, row.lineage), records)
-        except CacheError as error:
-            log.error("data set forgotten name=%s problem=%r", row.name, error.message)
-            return None
-        if len(records) != row.samples:
-            raise CatalogBroken(f"{row.name} has {len(records)} samples, recorded are {row.samples}")
-        return manifest
+    def reconfigure(self, config: Config) -> None:
+        """Go by this config from now on. Its directory is the one that it had; what is staged stays."""
+        self.config = config
+        self.budget.capacity, self.budget.reserve = config.capacity, config.reserve
 
     def close(self) -> None:
         self.departures.files.close()
@@ -146,15 +142,15 @@ class Cache:
     def is_outgrown(self, name: str) -> bool:
         """Whether most samples that a data set ever had are in no manifest that counts."""
         dataset = self.known(name)
-        if dataset is None or dataset.count < OUTGROWN_LEAST or dataset.records.is_computed:
-            return False  # what follows from a rule takes no room, however many there were
-        return dataset.count > OUTGROWN * len(dataset.manifest)
+        return dataset is not None and dataset.is_outgrown
 
     def fits(self, spec: DatasetSpec, scan: Scan) -> bool:
-        """Whether a scan was compared with the list that the data set has now."""
+        """Whether a scan was compared with what the data set has now: its list; of a part, its version."""
         joins, known = scan.read_joins(), self.known(spec.name)
         if known is None:
             return not joins.lineage
+        if joins.is_part and joins.newest != known.manifest.digest:
+            return False
         return (joins.lineage, joins.count) == (known.record.lineage, known.count)
 
     def adopt(self, spec: DatasetSpec, scan: Scan) -> tuple[Dataset, dict[str, Any] | None]:
@@ -188,17 +184,25 @@ class Cache:
                     self.catalog.renumber(dataset.id, moved)
             row = self.catalog.put_dataset(spec.name, recipe.digest, canonical_json(spec.to_json()))
         if len(moved):
+            heats = {}
             for dataset in self.of_name(spec.name):
+                heats[dataset.id] = dataset.heat.renumbered(moved, self.clock.wall())
+                heat_path(directory, dataset.record.recipe).unlink(missing_ok=True)  # of the old numbers
                 retire(dataset.index.path)
                 del self.open[dataset.id]
-            for other in self.catalog.datasets():
-                if other.name == spec.name:
-                    self._load(other, listed, manifest)
+            self._load_all(listed, manifest, heats)
         now = self._load(row, listed, manifest)
         changed = None
         if known is not None and not len(moved):
             changed = self._tell_lost(known, now, was_resident, joins.replaced)
         return now, changed
+
+    def _load_all(self, listed: ListRow, manifest: Manifest, heats: Mapping[int, Heat]) -> None:
+        """Open a data set by all its recipes, with what is known of its heat."""
+        for row in self.catalog.datasets():
+            if row.name == listed.name:
+                loaded = self._load(row, listed, manifest)
+                loaded.heat = heats.get(row.id, loaded.heat)
 
     def _take_records(self, directory: Path, scan: Scan, before: SampleList | None) -> SampleList:
         """The data set's list with what a scan has found new, under its final name."""
@@ -220,13 +224,14 @@ class Cache:
         self, before: Dataset, now: Dataset, was_resident: Numbers, replaced: npt.NDArray[np.int64]
     ) -> dict[str, Any] | None:
         """Note which samples of the newest manifest were staged before, and are to be staged anew."""
-        old, new = replaced
-        lost = new[is_among(old, was_resident)]
+        old, new, count = replaced
+        at = Runs.of(old, count).find(was_resident)
+        lost = np.sort(Runs.of(new, count)[at[at >= 0]])
         if now is not before:
             lost = np.union1d(lost, was_resident[now.manifest.has(was_resident)])
         lost = lost[~is_resident(now.index.words[lost])]
-        reason, detail = why_lost(before.spec, now.spec)
-        now.losses.add(reason, detail, lost)
+        reason, detail = why_departed(before.spec, now.spec)
+        now.departure_log.add(reason, detail, lost)
         return {"reason": reason, "detail": detail, "samples": len(lost)} if len(lost) else None
 
     def _load(self, row: DatasetRow, listed: ListRow, manifest: Manifest) -> Dataset:
@@ -258,12 +263,13 @@ class Cache:
         shards = self.catalog.shards(row.id)
         numbers, words = words_of(self.catalog, row.id, shards)
         index.replace_all(numbers, words[numbers])
-        losses, heat = LossLog(self.catalog, row.id, self.clock), Heat()
-        losses.regained(numbers[is_resident(words[numbers])])
+        departures = DepartureLog(self.catalog, row.id, self.clock)
+        heat = Heat(read_heat(heat_path(directory, row.recipe), record.lineage, len(records)))
+        departures.regained(numbers[is_resident(words[numbers])])
         for shard in shards:
             if shard.is_asked:
                 heat.asked(shard.samples[shard.samples >= 0], shard.created_at)
-        return Dataset(row.id, record, directory, manifest, index, losses, heat)
+        return Dataset(row.id, record, directory, manifest, index, departures, heat)
 
     def of_name(self, name: str) -> list[Dataset]:
         """A data set by each recipe that it has had and that still counts."""
@@ -271,14 +277,26 @@ class Cache:
 
     def named(self, name: str) -> Dataset:
         """The data set of this name, by the recipe that it has now. Raise UsageError if there is none."""
-        if name not in self.datasets:
-            raise UsageError(
-                f"nothing of {name!r} is staged here",
-                hint=nearest(name, self.datasets) or "stage it: stager prefetch",
-            )
-        return self.datasets[name]
+        return named(self.datasets, name)
+
+    def forget(self, name: str) -> int:
+        """Take a data set away for good; return the bytes freed. Nobody may have to do with it any more."""
+        freed = self.departures.forget_all(self.of_name(name))
+        del self.datasets[name]
+        return freed
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a data set another name. Nobody may have to do with it."""
+        heats = {dataset.id: self.open.pop(dataset.id).heat for dataset in self.of_name(old)}
+        del self.datasets[old]
+        self.catalog.rename(old, new)
+        finish_renames(self.directory, self.catalog)
+        (listed,) = [row for row in self.catalog.lists() if row.name == new]
+        if (manifest := read_version(self.directory, listed)) is not None:
+            self._load_all(listed, manifest, heats)
 
     def is_open(self, dataset: Dataset) -> bool:
+        """False: it was closed, or opened anew, since the caller got it."""
         return self.open.get(dataset.id) is dataset
 
     # Shards
@@ -316,7 +334,7 @@ class Cache:
             row.samples[rows[is_kept]] = -1
             rows = rows[~is_kept]
         dataset.index.publish(row.samples[rows], pack_words(row.number, rows, row.format))
-        dataset.losses.regained(row.samples[rows])
+        dataset.departure_log.regained(row.samples[rows])
         return row
 
     def record(self, dataset: Dataset, row: ShardRow) -> None:
@@ -332,22 +350,13 @@ class Cache:
         is_elsewhere = is_lost & self.kept(dataset, samples)
         row.samples[rows[is_elsewhere]] = -1
         self.catalog.add_shard(row)
+        self.made.forget(dataset, samples)
         is_lost &= ~is_elsewhere
         dataset.index.publish(samples[is_lost], words[is_lost])
         if np.all(row.samples < 0):
             self.departures.evict([row])
         else:
             self.departures.give_back_dead(dataset, row)
-
-    def save_subset(self, dataset: Dataset, subset: Subset, classes: Iterable[str]) -> str:
-        """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
-        about = canonical_json(subset.to_json())
-        path = dataset.directory / "subsets" / f"{digest_of(about.encode())[:8]}.txt"
-        path.parent.mkdir(exist_ok=True)
-        with atomic_path(path, self.scratch) as scratch:
-            lines = (f"# {dataset.name} {about}", *classes)
-            scratch.write_bytes(b"".join(encode_key(line) + b"\n" for line in lines))
-        return str(path)
 
     def record_failures(self, dataset: Dataset, failures: Iterable[Failure]) -> None:
         """Remember samples that cannot be had; readers see it in the index."""
@@ -382,15 +391,3 @@ class Cache:
             shards = self.catalog.shards(dataset.id)
             _, words = words_of(self.catalog, dataset.id, shards)
             dataset.index.publish(damaged, words[damaged])
-
-
-def _is_known(row: DatasetRow) -> bool:
-    """Whether a recipe that is on record is still one of ours, and gives what it gave."""
-    try:
-        if open_recipe(json.loads(row.spec)["recipe"]).digest == row.recipe:
-            return True
-        problem = "its recipe gives other samples by now"
-    except StagerError as error:
-        problem = error.message
-    log.error("data set forgotten name=%s problem=%r", row.name, problem)
-    return False

@@ -1,19 +1,37 @@
 """A data set of a cache, open by one recipe: its samples, its newest manifest, its index."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from stager.cache.heat import Heat
+from stager.atomic import atomic_path
+from stager.cache.gone.log import DepartureLog
 from stager.cache.index_writer import IndexWriter
-from stager.cache.loss_log import LossLog
 from stager.catalog.rows import ShardRow
-from stager.reader.index import is_failed, is_resident
-from stager.reader.record import DatasetRecord, DatasetSpec, manifest_path, shard_path
+from stager.errors import UsageError, nearest
+from stager.heat.guess import Guess
+from stager.heat.heat import Heat
+from stager.reader.index import Words, is_failed, is_resident
+from stager.reader.record import (
+    DatasetRecord,
+    DatasetSpec,
+    kept_versions,
+    manifest_path,
+    shard_path,
+    version_named,
+)
 from stager.reader.samples.manifest import Manifest
 from stager.reader.samples.sample_list import SampleList
-from stager.reader.values import Numbers
+from stager.reader.samples.subset import Subset
+from stager.reader.values import Numbers, canonical_json, digest_of, encode_key
+from stager.recipes import is_code
+
+OUTGROWN: Final = 2.0  # times what is live: then a list of samples is made anew
+OUTGROWN_LEAST: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +43,23 @@ class Failure:
     detail: str
 
 
+class _Words(Protocol):
+    """An index, as far as it is looked at."""
+
+    words: Words
+
+    def used(self) -> Numbers: ...
+
+
 @dataclass(slots=True, eq=False)
-class Dataset:
-    """A data set by one recipe, open. All recipes of a name share its list of samples and its manifests."""
+class Held:
+    """What a cache holds of a data set by one recipe. All recipes of a name share its manifests."""
 
     id: int
     record: DatasetRecord
     directory: Path
     manifest: Manifest  # the newest
-    index: IndexWriter
-    losses: LossLog
-    heat: Heat
+    index: _Words
 
     @property
     def spec(self) -> DatasetSpec:
@@ -49,10 +73,54 @@ class Dataset:
     def records(self) -> SampleList:
         return self.manifest.records
 
+    def resident(self) -> Numbers:
+        """The numbers of samples that are in a shard now."""
+        used = self.index.used()
+        return used[is_resident(self.index.words[used])]
+
+    def counts(self) -> tuple[int, int]:
+        """How many samples of the newest manifest are resident, and how many have failed."""
+        used = self.index.used()
+        words = self.index.words[used[self.manifest.has(used)]]
+        return int(np.count_nonzero(is_resident(words))), int(np.count_nonzero(is_failed(words)))
+
+    def path_of(self, row: ShardRow) -> Path:
+        """Where readers look for a shard; one in memory has a link there."""
+        return shard_path(self.directory, row.number, row.format)
+
+
+@dataclass(eq=False)
+class Dataset(Held):
+    """The same, open to its owner."""
+
+    index: IndexWriter
+    departure_log: DepartureLog
+    heat: Heat
+    _guess: Guess | None = None
+
+    @cached_property
+    def is_made(self) -> bool:
+        """Whether a person's function makes its samples."""
+        return is_code(self.spec.recipe)
+
+    def guess(self, now: float) -> Guess:
+        """How often each sample is likely to be read. Some seconds old."""
+        heat = self.heat.of_all(now)
+        if self._guess is None or self._guess.own is not heat or self._guess.manifest is not self.manifest:
+            self._guess = Guess(heat, self.manifest)
+        return self._guess
+
     @property
     def count(self) -> int:
         """How many samples it has ever had."""
         return len(self.index.words)
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether most samples that it ever had are in no manifest that counts."""
+        if self.count < OUTGROWN_LEAST or self.records.is_computed:
+            return False  # what follows from a rule takes no room, however many there were
+        return self.count > OUTGROWN * len(self.manifest)
 
     @property
     def row_bytes(self) -> int | None:
@@ -68,15 +136,15 @@ class Dataset:
             return "arrow", "rows of one size are read straight into the batch"
         return "lmdb", "rows differ in size"
 
-    def resident(self) -> Numbers:
-        used = self.index.used()
-        return used[is_resident(self.index.words[used])]
-
-    def counts(self) -> tuple[int, int]:
-        """How many samples of the newest manifest are resident, and how many have failed."""
-        used = self.index.used()
-        words = self.index.words[used[self.manifest.has(used)]]
-        return int(np.count_nonzero(is_resident(words))), int(np.count_nonzero(is_failed(words)))
+    def save_subset(self, subset: Subset, classes: Iterable[str], scratch_dir: Path) -> str:
+        """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
+        about = canonical_json(subset.to_json())
+        path = self.directory / "subsets" / f"{digest_of(about.encode())[:8]}.txt"
+        path.parent.mkdir(exist_ok=True)
+        with atomic_path(path, scratch_dir) as scratch:
+            lines = (f"# {self.name} {about}", *classes)
+            scratch.write_bytes(b"".join(encode_key(line) + b"\n" for line in lines))
+        return str(path)
 
     def keeps(self, digest: str) -> bool:
         """Whether a version is there to be read."""
@@ -89,5 +157,23 @@ class Dataset:
             return self.manifest
         return Manifest.open(manifest_path(self.directory, digest, self.record.lineage), self.records)
 
-    def path_of(self, row: ShardRow) -> Path:
-        return shard_path(self.directory, row.number, row.format)
+    def versions(self) -> dict[str, float]:
+        """The manifests that are kept, the newest last, with the times at which they were found."""
+        return kept_versions(self.directory, self.record)
+
+    def version_named(self, begin: str) -> Manifest:
+        """The kept version whose digest begins like this. Raise UsageError if none does, or several do."""
+        return self.version(version_named(self.name, begin, self.versions()))
+
+
+AnyHeld = TypeVar("AnyHeld", bound=Held)
+
+
+def named(datasets: Mapping[str, AnyHeld], name: str) -> AnyHeld:
+    """The data set of this name, by the recipe that it has now. Raise UsageError if there is none."""
+    if name not in datasets:
+        raise UsageError(
+            f"nothing of {name!r} is staged here",
+            hint=nearest(name, datasets) or "stage it: stager prefetch",
+        )
+    return datasets[name]

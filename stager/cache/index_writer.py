@@ -29,7 +29,8 @@ from stager.reader.index import (
     shard_of,
     used_words,
 )
-from stager.reader.values import ByNumber, Numbers
+from stager.reader.samples.by_number import ByNumber
+from stager.reader.values import Numbers
 
 BLOCK_BYTES: Final = mmap.PAGESIZE  # that a sparse index grows by, at least
 
@@ -74,6 +75,7 @@ class IndexWriter:
 
     @property
     def evictions(self) -> int:
+        """How often words were cleared: readers that cache what they found compare it."""
         return int(self._header[EVICTIONS_AT // 8])
 
     @property

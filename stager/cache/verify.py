@@ -9,7 +9,7 @@ import numpy as np
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
-from stager.errors import ShardError
+from stager.errors import ShardError, many
 from stager.reader.index import is_damaged, is_resident, shard_of
 from stager.reader.record import datasets_dir, shard_path
 from stager.reader.values import Numbers
@@ -24,7 +24,7 @@ def problem_of(path: Path, dead_rows: Iterable[int] = ()) -> str:
         rows = verify_shard(path, set(dead_rows))
     except ShardError as error:
         return error.message
-    return f"{len(rows)} samples do not match their checksum" if rows else ""
+    return f"{many(len(rows), 'sample')} with a wrong checksum" if rows else ""
 
 
 def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> list[ShardRow]:
@@ -34,7 +34,7 @@ def drop_bad_shards(cache: Cache, dataset: Dataset, suspects: Numbers) -> list[S
     numbers = set(shard_of(words[is_resident(words)]).tolist())
     bad = []
     for number in sorted(numbers):
-        shard = cache.catalog.find_shard(number)  # None: it is in memory, or not durable yet
+        shard = cache.catalog.find_shard(number)  # None: Transients looks at it, or it is not durable yet
         problem = problem_of(dataset.path_of(shard), shard.dead_rows) if shard else ""
         if shard and problem:
             log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, shard.number, problem)

@@ -11,14 +11,15 @@ import numpy as np
 
 from stager.catalog.counts import Counts
 from stager.catalog.database import Database, row_sum
-from stager.catalog.rows import DatasetRow, FailureRow, Holdings, LeaseRow, ListRow, LossRow, ShardRow
+from stager.catalog.rows import DatasetRow, DepartureRow, FailureRow, Holdings, LeaseRow, ListRow, ShardRow
 from stager.clock import SYSTEM, Clock
 from stager.errors import REASONS_BEFORE
-from stager.reader.values import Numbers
+from stager.reader.values import Numbers, canonical_json
 
 SHARD_NUMBERS_AHEAD: Final = 4096
+LOST_AHEAD: Final = 1 << 20  # so many more after a lost catalog: an index that has gone may have named them
 JOBS_KEPT: Final = 1000
-LOSSES_KEPT: Final = 1000
+DEPARTURES_KEPT: Final = 1000
 _SHARD: Final = "is_pinned, created_at, is_asked, number, dataset, format, bytes, samples, sum"
 GONE: Final = (
     0xFFFFFFFF  # a row of a shard that is dead: its sample was evicted, or is in no manifest any more
@@ -60,6 +61,7 @@ class Catalog(Database):
             )
 
     def lists(self) -> list[ListRow]:
+        """The sample list of every data set, by name."""
         rows = self._ask("SELECT name, lineage, segments, samples, manifest, sum FROM lists ORDER BY name")
         return [
             ListRow(name, lineage, tuple(json.loads(segments)), samples, manifest)
@@ -80,6 +82,7 @@ class Catalog(Database):
         return row
 
     def datasets(self) -> list[DatasetRow]:
+        """A row for each data set and recipe."""
         rows = self._ask(
             "SELECT id, scanned_at, is_current, origin_reads, origin_bytes, name, recipe, spec, sum"
             " FROM datasets ORDER BY name, id"
@@ -98,12 +101,46 @@ class Catalog(Database):
             self._db.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
             self._db.execute("DELETE FROM lists WHERE name NOT IN (SELECT name FROM datasets)")
 
+    def rename(self, old: str, new: str) -> None:
+        """Let a data set, and what is to be done with it, have another name, which nobody has."""
+        with self.transaction():
+            (listed,) = [row for row in self.lists() if row.name == old]
+            self.put_list(replace(listed, name=new))
+            for row in self.datasets():
+                if row.name == old:
+                    spec = canonical_json({**json.loads(row.spec), "name": new})
+                    values = new, spec, row_sum(new, row.recipe, spec), row.id
+                    self._db.execute("UPDATE datasets SET name = ?, spec = ?, sum = ? WHERE id = ?", values)
+            self._db.execute("DELETE FROM lists WHERE name = ?", (old,))
+            for job, request, _ in self.unfinished_jobs():
+                if request["spec"]["name"] == old:
+                    told = json.dumps({**request, "spec": {**request["spec"], "name": new}})
+                    self._db.execute(
+                        "UPDATE jobs SET dataset = ?, request = ? WHERE id = ?", (new, told, job)
+                    )
+            self._db.execute("UPDATE OR REPLACE counts SET dataset = ? WHERE dataset = ?", (new, old))
+
     def count_origin(self, dataset: int, reads: int, read_bytes: int) -> None:
+        """Add to what was read of the source since the data set is known."""
         with self.transaction():
             self._db.execute(
                 "UPDATE datasets SET origin_reads = origin_reads + ?, origin_bytes = origin_bytes + ?"
                 " WHERE id = ?",
                 (reads, read_bytes, dataset),
+            )
+
+    # How fast samples are staged on this machine
+
+    def slowdown(self) -> float | None:
+        """Of whole jobs against a few samples, as the last jobs have shown; None: none has yet."""
+        told = self._ask("SELECT value FROM about WHERE key = 'slowdown_per_mille'")
+        return next((value / 1000 for (value,) in told if isinstance(value, int) and value > 0), None)
+
+    def keep_slowdown(self, slowdown: float) -> None:
+        """How many times slower than planned samples are staged here."""
+        with self.transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO about VALUES ('slowdown_per_mille', ?)", (round(slowdown * 1000),)
             )
 
     # Shards
@@ -122,10 +159,11 @@ class Catalog(Database):
     def skip_shard_numbers(self, used: int) -> None:
         """For a catalog that was lost: stay clear of numbers up to `used`, and of those then reserved."""
         with self.transaction():
-            first = used + 1 + SHARD_NUMBERS_AHEAD
+            first = used + 1 + LOST_AHEAD
             self._db.execute("INSERT OR REPLACE INTO about VALUES ('next_shard', ?)", (first,))
 
     def add_shard(self, row: ShardRow) -> None:
+        """It is durable: from now on it counts as staged, and survives a crash."""
         with self.transaction():
             self._db.execute(
                 f"INSERT INTO shards ({_SHARD}) VALUES (?,?,?,?,?,?,?,?,?)",  # noqa: S608
@@ -133,6 +171,7 @@ class Catalog(Database):
             )
 
     def shards(self, dataset: int | None = None) -> list[ShardRow]:
+        """Of one data set, or of all, by number."""
         return self._shards("WHERE ?1 IS NULL OR dataset = ?1 ORDER BY number", dataset)
 
     def _shards(self, where: str, value: int | None) -> list[ShardRow]:
@@ -165,10 +204,12 @@ class Catalog(Database):
         return np.asarray([row[0] for row in rows], dtype=np.int64)
 
     def shard(self, number: int) -> ShardRow:
+        """The one of this number, which must be there."""
         (row,) = self._shards("WHERE number = ?", number)
         return row
 
     def find_shard(self, number: int) -> ShardRow | None:
+        """None: it is in memory, not durable yet, or gone."""
         return next(iter(self._shards("WHERE number = ?", number)), None)
 
     def put_samples(self, shards: Iterable[ShardRow]) -> None:
@@ -180,10 +221,12 @@ class Catalog(Database):
             )
 
     def remove_shards(self, numbers: Iterable[int]) -> None:
+        """Whoever does so has cleared their words before."""
         with self.transaction():
             self._db.executemany("DELETE FROM shards WHERE number = ?", [(number,) for number in numbers])
 
     def pin_shards(self, numbers: Iterable[int], pinned: bool) -> None:
+        """Pin them, or let them go."""
         with self.transaction():
             self._db.executemany(
                 "UPDATE shards SET is_pinned = ? WHERE number = ?", [(pinned, number) for number in numbers]
@@ -198,10 +241,10 @@ class Catalog(Database):
                 for shard in self.shards(dataset)
                 if not np.array_equal(known[shard.samples], shard.samples)
             )
-            for loss in self._ask("SELECT id, samples FROM losses WHERE dataset = ?", (dataset,)):
-                moved = numbers[_unpack(loss[1])]
+            for departure in self._ask("SELECT id, samples FROM losses WHERE dataset = ?", (dataset,)):
+                moved = numbers[_unpack(departure[1])]
                 self._db.execute(
-                    "UPDATE losses SET samples = ? WHERE id = ?", (_pack(moved[moved >= 0]), loss[0])
+                    "UPDATE losses SET samples = ? WHERE id = ?", (_pack(moved[moved >= 0]), departure[0])
                 )
             failures = self.failures(dataset)
             self._db.execute("DELETE FROM failures WHERE dataset = ?", (dataset,))
@@ -210,23 +253,23 @@ class Catalog(Database):
                 if number >= 0:
                     self.add_failures(dataset, [(number, failure.key, failure.reason, failure.detail)])
 
-    def add_loss(self, dataset: int, loss: LossRow) -> None:
+    def add_departure(self, dataset: int, departure: DepartureRow) -> None:
         """Remember samples that are resident no more."""
         with self.transaction():
             self._db.execute(
                 "INSERT INTO losses (dataset, at, reason, detail, samples) VALUES (?,?,?,?,?)",
-                (dataset, loss.at, loss.reason, loss.detail, _pack(loss.samples)),
+                (dataset, departure.at, departure.reason, departure.detail, _pack(departure.samples)),
             )
             self._db.execute(
-                "DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (LOSSES_KEPT,)
+                "DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (DEPARTURES_KEPT,)
             )
 
-    def losses(self, dataset: int) -> list[LossRow]:
+    def departures(self, dataset: int) -> list[DepartureRow]:
         """The oldest first."""
         rows = self._ask(
             "SELECT at, reason, detail, samples FROM losses WHERE dataset = ? ORDER BY id", (dataset,)
         )
-        return [LossRow(at, reason, detail, _unpack(blob)) for at, reason, detail, blob in rows]
+        return [DepartureRow(at, reason, detail, _unpack(blob)) for at, reason, detail, blob in rows]
 
     # Failures
 
@@ -250,6 +293,7 @@ class Catalog(Database):
             )
 
     def failures(self, dataset: int) -> list[FailureRow]:
+        """Samples that cannot be staged, and why; reasons of older versions by today's names."""
         rows = self._ask(
             "SELECT key, detail, at, dataset, sample, reason, sum FROM failures WHERE dataset = ?"
             " ORDER BY sample",
@@ -262,6 +306,7 @@ class Catalog(Database):
         ]
 
     def remove_failures(self, dataset: int, samples: Iterable[int]) -> None:
+        """These may be tried again."""
         with self.transaction():
             self._db.executemany(
                 "DELETE FROM failures WHERE dataset = ? AND sample = ?", [(dataset, int(s)) for s in samples]
@@ -286,6 +331,7 @@ class Catalog(Database):
     # Jobs
 
     def add_job(self, dataset: str, request: Mapping[str, Any]) -> int:
+        """Record it as queued, so that a restart goes on with it; return its id."""
         with self.transaction():
             cursor = self._db.execute(
                 "INSERT INTO jobs (dataset, state, request, result, created_at)"
@@ -296,6 +342,7 @@ class Catalog(Database):
         return cursor.lastrowid
 
     def end_job(self, job: int, state: str, result: Mapping[str, Any]) -> None:
+        """Its last state and its result; a restart leaves it alone."""
         with self.transaction():
             self._db.execute(
                 "UPDATE jobs SET state = ?, result = ? WHERE id = ?", (state, json.dumps(result), job)
@@ -321,6 +368,7 @@ class Catalog(Database):
     # Leases
 
     def put_lease(self, row: LeaseRow) -> None:
+        """A session reads a version: kept over restarts."""
         with self.transaction():
             values = row.session, row.dataset, row.manifest, row.pid, row.began
             self._db.execute("INSERT OR REPLACE INTO leases VALUES (?,?,?,?,?)", values)

@@ -34,10 +34,12 @@ class Counts:
         self._readers = ask("SELECT count(*) FROM readers")[0][0]
 
     def reader_totals(self, session: str, process: str) -> dict[str, Any] | None:
+        """The last totals that a process of a session told; None: it has told none."""
         rows = self._ask("SELECT totals FROM readers WHERE session = ? AND process = ?", (session, process))
         return json.loads(rows[0][0]) if rows else None
 
     def put_reader_totals(self, session: str, process: str, totals: Mapping[str, Any]) -> None:
+        """In place of those before. Now and then, those heard longest ago are forgotten."""
         with self._transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)",
@@ -62,7 +64,15 @@ class Counts:
         """Every row, those that were folded away together under the name FOLDED."""
         return self._read("1 ORDER BY dataset, at, session, epoch")
 
+    def forget(self, dataset: str) -> None:
+        """A data set is gone."""
+        with self._transaction():
+            self._db.execute("DELETE FROM counts WHERE dataset = ?", (dataset,))
+            self._rows = self._db.execute("SELECT count(*) FROM counts WHERE session != ''").fetchone()[0]
+        self._rates.pop(dataset, None)
+
     def put(self, row: Mapping[str, Any]) -> None:
+        """Add an epoch of a session, or put it in place of what was known of it."""
         with self._transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO counts VALUES (:dataset, :session, :epoch, :requests, :hits, :misses,"

@@ -79,7 +79,7 @@ class LeaseRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LossRow:
+class DepartureRow:
     at: float
     reason: str
     detail: str

@@ -1,11 +1,12 @@
 """What a scan finds: samples with labels, parts and attributes, as columns, before they have numbers."""
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from stager.interfaces import Entry, Folders, Layout, Listing
@@ -45,7 +46,7 @@ _TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSamples:
     """Samples in the manifest's order: by split, class and key. `table` has SCHEMA's columns."""
 
     table: pa.Table
@@ -55,31 +56,23 @@ class Found:
     values: Sequence[pa.Array] = ()  # a column for each attribute
     parts: pa.Table | None = None  # as PARTS has it; None: each sample is one whole object
     objects: pa.Table | None = None  # that the parts refer to
+    table_rows: pa.Array | None = None  # where the row of each sample stands in a table
+    is_whole: bool = False  # nothing that the layout found is missing: a later scan may take of it
 
     def digest(self) -> str:
         """The manifest's: the same on every machine."""
         about: list[Any] = [self.classes, self.splits]
         if self.attributes:
             about += [self.attributes, [column.to_pylist() for column in self.values]]
+        if self.table_rows is not None:
+            about.append(self.table_rows.to_pylist())
         return digest_of(canonical_json(about).encode(), *content_of(self.table))
 
 
-def find(layout: Layout, listing: Listing, progress: Callable[[int], None]) -> Found:
+def find(layout: Layout, listing: Listing, progress: Callable[[int], None]) -> FoundSamples:
     """Have a layout name the samples of a source."""
-    columns = _Columns(layout)
-    chunk: list[Entry] = []
-    seen = 0
-    for entry in layout.entries(listing):
-        chunk.append(entry)
-        seen += 1
-        if seen % PROGRESS_ENTRIES == 0:
-            progress(seen)
-        if len(chunk) == CHUNK_ENTRIES:
-            columns.append(chunk)
-            chunk.clear()
-    columns.append(chunk)
-    chunk.clear()
-    progress(seen)
+    columns = Columns(layout)
+    columns.take(layout.entries(listing), progress)
     return columns.found()
 
 
@@ -107,24 +100,40 @@ class _Column:
         return pa.Array.from_buffers(self._type, count, [None, *map(pa.py_buffer, buffers)])
 
 
-class _Columns:
+class Columns:
     """All columns of the samples of one layout."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._paths: dict[Folders, int] = {}
+        self.paths: dict[Folders, int] = {}
         self._columns = {field.name: _Column(field) for field in SCHEMA}
         self._parts = None if layout.is_plain else _Parts()
         self._values: list[list[Any]] = []
+        self._table_rows: list[str] = []  # empty, if no entry is a row of a table
 
-    def append(self, chunk: Sequence[Entry]) -> None:
+    def take(self, entries: Iterable[Entry], progress: Callable[[int], None]) -> None:
+        """Add all entries, and tell now and then how many there are so far."""
+        chunk: list[Entry] = []
+        seen = 0
+        for entry in entries:
+            chunk.append(entry)
+            seen += 1
+            if seen % PROGRESS_ENTRIES == 0:
+                progress(seen)
+            if len(chunk) == CHUNK_ENTRIES:
+                self._append(chunk)
+                chunk.clear()
+        self._append(chunk)
+        progress(seen)
+
+    def _append(self, chunk: Sequence[Entry]) -> None:
         """Add entries. Their `label` is, for now, a number for the entry's path."""
         versions = [version_of(entry.key, entry.parts, entry.at, entry.inputs) for entry in chunk]
         values: dict[str, Sequence[Any]] = {
             "key": [encode_key(entry.key) for entry in chunk],
             "size": [sum(part.size for part in entry.parts) for entry in chunk],
             "version": [version.encode() for version in versions],
-            "label": [self._paths.setdefault(entry.path, len(self._paths)) for entry in chunk],
+            "label": [self.paths.setdefault(entry.path, len(self.paths)) for entry in chunk],
             "split": [0] * len(chunk),
             "key_hash": [key_hash(entry.key) for entry in chunk],
             "tag": [sample_tag(entry.key, version) for entry, version in zip(chunk, versions, strict=True)],
@@ -136,21 +145,18 @@ class _Columns:
             of_one += [entry.values[number] for entry in chunk]
         if self._parts is not None:
             self._parts.append(chunk)
+        if self._table_rows or any(entry.table_row for entry in chunk):
+            self._table_rows += [entry.table_row for entry in chunk]
 
-    def found(self) -> Found:
+    def whole(self) -> pa.Table:
+        """All rows as they came; the label is a number of `paths`."""
+        return pa.table([self._columns.pop(name).whole() for name in SCHEMA.names], schema=SCHEMA)
+
+    def found(self) -> FoundSamples:
         """Turn path numbers into labels and splits, and sort by split, class and key, as ImageFolder does."""
-        said = self._layout.label(self._paths)
-        classes = sorted({name for _, name in said.values()})
-        splits = sorted({split for split, _ in said.values()})
-        class_of = {name: number for number, name in enumerate(classes)}
-        split_of = {name: number for number, name in enumerate(splits)}
-        numbers = [
-            (class_of[said[path][1]], split_of[said[path][0]]) if path in said else (-1, -1)
-            for path in self._paths
-        ]
+        classes, splits, numbers = name_paths(self._layout, self.paths)
         at = self._columns["label"].whole().to_numpy()
-        labels = np.asarray([label for label, _ in numbers], dtype=np.int32)[at]
-        split = np.asarray([split for _, split in numbers], dtype=np.int8)[at]
+        labels, split = (of_path[at] for of_path in numbers)
         order = np.lexsort((labels, split))  # stable, and the entries came in their order
         order = order[int((labels < 0).sum()) :]  # those of a path that the layout does not name come first
         is_sorted = len(order) == len(at) and not np.any(np.diff(order) < 0)  # a folder a class: by key, too
@@ -169,9 +175,25 @@ class _Columns:
         ]
         table = pa.table(whole, schema=SCHEMA)
         if self._parts is None:
-            return Found(table, classes, splits, attributes, values)
+            return FoundSamples(table, classes, splits, attributes, values, is_whole=len(table) == len(at))
         parts, objects = self._parts.tables()
-        return Found(table, classes, splits, attributes, values, _taken(parts, place), objects)
+        where = _taken(pa.array(self._table_rows, pa.large_string()), place) if self._table_rows else None
+        return FoundSamples(table, classes, splits, attributes, values, _taken(parts, place), objects, where)
+
+
+def name_paths(
+    layout: Layout, paths: Iterable[Folders]
+) -> tuple[list[str], list[str], tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]]:
+    """The classes and splits that a layout makes of paths; and the label and the split of each, or -1."""
+    paths = list(paths)
+    said = layout.label(paths)
+    classes = sorted({name for _, name in said.values()})
+    splits = sorted({split for split, _ in said.values()})
+    class_of = {name: number for number, name in enumerate(classes)}
+    split_of = {name: number for number, name in enumerate(splits)}
+    labels = [class_of[said[path][1]] if path in said else -1 for path in paths]
+    split = [split_of[said[path][0]] if path in said else -1 for path in paths]
+    return classes, splits, (np.asarray(labels, dtype=np.int32), np.asarray(split, dtype=np.int8))
 
 
 class _Parts:

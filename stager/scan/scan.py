@@ -3,9 +3,10 @@
 All of it happens in a worker: the loop that adopts a scan only renames files.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -15,25 +16,28 @@ import pyarrow.compute as pc
 
 from stager.errors import CacheError
 from stager.interfaces import ComputedLayout, Layout, Listing
+from stager.reader.samples.changes import join
+from stager.reader.samples.computed.rules import Rule
 from stager.reader.samples.manifest import (
     COMPUTED_FORMAT,
     MANIFEST_FORMAT,
     PLACE,
+    WHERE,
     ListedManifest,
     Manifest,
     attribute_column,
 )
-from stager.reader.samples.rules import Rule
-from stager.reader.samples.runs import Runs
 from stager.reader.samples.sample_list import NUMBERS_MAX, SampleList
 from stager.reader.samples.sealed import write_sealed
-from stager.reader.samples.segments import PARTS, RECORD, ComputedSegment
+from stager.reader.samples.segments import PARTS, RECORD, read_segment
 from stager.reader.values import (
     Numbers,
     canonical_json,
     digest_of,
 )
-from stager.scan.found import Found, find
+from stager.scan.foreground import foreground_of
+from stager.scan.found import FoundSamples, find
+from stager.scan.numbering import Numbered, number_rules, replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,21 @@ class Scan:
         return self.path.with_suffix(".npz")
 
     def read_joins(self) -> "Joins":
+        """How the manifest was joined with what was known: what it was compared with, and what moved."""
         with np.load(self.joins) as found:
             compared = str(found["lineage"]), int(found["count"])
-            return Joins(*compared, found["replaced"], found["moved"], int(found["samples"]))
+            of_version = str(found["newest"]), bool(found["is_part"])
+            return Joins(*compared, found["replaced"], found["moved"], int(found["samples"]), *of_version)
+
+    def open(self, records: SampleList) -> Manifest:
+        """The manifest, while `records`, which it was compared with, do not have its samples yet."""
+        records = SampleList("", (), ()) if len(self.read_joins().moved) else records
+        for path in self.segments:
+            records = records.plus(path.name, read_segment(path))
+        return Manifest.open(self.path, records)
 
     def unlink(self) -> None:
+        """Leave nothing of it; what is missing is no error."""
         for path in self.paths:
             path.unlink(missing_ok=True)
 
@@ -81,9 +95,11 @@ class Joins:
 
     lineage: str
     count: int  # of its samples
-    replaced: npt.NDArray[np.int64]  # numbers before and now, of keys that have another version
+    replaced: npt.NDArray[np.int64]  # runs of keys that have another version: numbers before, now, how many
     moved: Numbers  # the number that each has now, or -1, if the list is made anew; else empty
     samples: int  # that the scan found
+    newest: str  # the digest of the version that was the newest; "": there was none
+    is_part: bool  # what the scan did not look at it has of that version
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,40 +124,57 @@ def write_manifest(
     listing: Listing,
     known: Known = NOTHING_KNOWN,
     progress: Callable[[int], None] = lambda scanned: None,
+    is_whole: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Write a `Scan` of what a layout finds; return the manifest's digest."""
+    """Write a `Scan` of what a layout finds; return the manifest's digest.
+
+    `is_whole`: whether the listing, now that it is over, is one of which a later scan may list folders alone.
+    """
     if layout.is_computed:
-        return write_computed(Scan(path), layout.rules(listing), known)
-    return write_scan(Scan(path), find(layout, listing, progress), known)
+        rules = layout.rules(listing)
+        numbered = number_rules(rules, known.records)
+        counted = foreground_of(layout, rules, numbered.numbers, listing, known.newest, progress)
+        return write_computed(Scan(path), rules, numbered, known, *counted)
+    found = find(layout, listing, progress)
+    return write_scan(Scan(path), replace(found, is_whole=found.is_whole and is_whole()), known)
 
 
-def write_computed(scan: Scan, rules: Sequence[Rule], known: Known) -> str:
-    """Write a `Scan` of what rules say. What follows from a rule that is known has its numbers."""
-    runs: list[tuple[int, int]] = []
-    first = len(known.records)
-    for rule in rules:
-        row = 0
-        for number, segment in known.records.computed():
-            if segment.rule.identity == rule.identity and segment.start == row < rule.count:
-                count = min(segment.stop, rule.count) - row
-                runs.append((number, count))
-                row += count
-        if row < rule.count:
-            scan.add_segment(ComputedSegment(rule, row, rule.count).table())
-            runs.append((first, rule.count - row))
-            first += rule.count - row
-    _check_room(first)
-    none = np.zeros((2, 0), dtype=np.int64)
-    _write_joins(scan, known, none, none[0], len(Runs(runs)))
+def write_computed(
+    scan: Scan,
+    rules: Sequence[Rule],
+    numbered: Numbered,
+    known: Known,
+    counted: Sequence[pa.Table] = (),
+    digests: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Write a `Scan` of what rules say.
+
+    `counted`: a table of what was counted in fields, if any, and `digests` of its columns.
+    """
+    numbers, added = numbered
+    _check_room(len(known.records) + sum(map(len, added)))
+    for segment in added:
+        scan.add_segment(*segment.tables())
+    nothing_moved = np.zeros(0, dtype=np.int64)
+    _write_joins(scan, known, replaced(rules, numbers, known.newest), nothing_moved, len(numbers))
     classes, splits, told = [""], [""], [rule.to_json() for rule in rules]
-    digest = digest_of(canonical_json([classes, splits, told]).encode())
-    about = {"format": COMPUTED_FORMAT, "digest": digest, "classes": classes, "splits": splits, "runs": runs}
-    write_sealed(scan.path, PLACE.empty_table().replace_schema_metadata({"stager": canonical_json(about)}))
+    of_what = [classes, splits, told, *([dict(digests)] if digests else [])]
+    digest = digest_of(canonical_json(of_what).encode())
+    about: dict[str, Any] = {
+        "format": COMPUTED_FORMAT,
+        "digest": digest,
+        "classes": classes,
+        "splits": splits,
+        "runs": numbers.runs,
+        **({"foreground": dict(digests)} if digests else {}),
+    }
+    empty = PLACE.empty_table().replace_schema_metadata({"stager": canonical_json(about)})
+    write_sealed(scan.path, empty, *counted)
     return digest
 
 
-def write_scan(scan: Scan, samples: Found, known: Known) -> str:
-    """Give samples their numbers, and write what that makes."""
+def write_scan(scan: Scan, samples: FoundSamples, known: Known, is_part: bool = False) -> str:
+    """Give samples their numbers, and write what that makes. `is_part`: see `Joins`."""
     table, digest = samples.table, samples.digest()
     found = match(table, known.records)
     is_new = np.ones(len(found), np.bool_) if known.relist else found < 0
@@ -151,7 +184,8 @@ def write_scan(scan: Scan, samples: Found, known: Known) -> str:
     moved = np.full(len(known.records) if known.relist else 0, -1, dtype=np.int64)
     if known.relist:
         moved[found[found >= 0]] = numbers[found >= 0]
-    _write_joins(scan, known, _replaced(table, found < 0, numbers, known.newest), moved, len(table))
+    replaced = _replaced(table, found < 0, numbers, known.newest)
+    _write_joins(scan, known, replaced, moved, len(table), is_part)
     if is_new.any():
         scan.add_segment(*segment_of(samples, is_new))
     about: dict[str, Any] = {
@@ -162,10 +196,15 @@ def write_scan(scan: Scan, samples: Found, known: Known) -> str:
     }
     if samples.attributes:
         about["attributes"] = samples.attributes
+    if samples.is_whole:
+        about["is_whole"] = True
     schema = PLACE
     for attribute, values in zip(samples.attributes, samples.values, strict=True):
         schema = schema.append(pa.field(attribute_column(attribute.name), values.type))
     columns = [pa.array(numbers, pa.uint32()), table["label"], table["split"], *samples.values]
+    if samples.table_rows is not None:
+        schema = schema.append(pa.field(WHERE, samples.table_rows.type))
+        columns.append(samples.table_rows)
     write_sealed(scan.path, pa.table(columns, schema=schema.with_metadata({"stager": canonical_json(about)})))
     return digest
 
@@ -176,13 +215,28 @@ def _check_room(numbers: int) -> None:
 
 
 def _write_joins(
-    scan: Scan, known: Known, replaced: npt.NDArray[np.int64], moved: Numbers, samples: int
+    scan: Scan,
+    known: Known,
+    replaced: npt.NDArray[np.int64],
+    moved: Numbers,
+    samples: int,
+    is_part: bool = False,
 ) -> None:
     lineage, count = np.asarray(known.records.lineage), len(known.records)
-    np.savez(scan.joins, lineage=lineage, count=count, replaced=replaced, moved=moved, samples=samples)
+    newest = "" if known.newest is None else known.newest.digest
+    np.savez(
+        scan.joins,
+        lineage=lineage,
+        count=count,
+        replaced=replaced,
+        moved=moved,
+        samples=samples,
+        newest=np.asarray(newest),
+        is_part=is_part,
+    )
 
 
-def segment_of(samples: Found, is_new: npt.NDArray[np.bool_]) -> list[pa.Table]:
+def segment_of(samples: FoundSamples, is_new: npt.NDArray[np.bool_]) -> list[pa.Table]:
     """The records of the samples that are new; and, if they are not plain, the objects of their parts."""
     added = samples.table.select(RECORD.names)
     places = None if is_new.all() else pa.array(np.flatnonzero(is_new))
@@ -226,35 +280,9 @@ def match(table: pa.Table, records: SampleList) -> Numbers:
 def _replaced(
     table: pa.Table, is_new: npt.NDArray[np.bool_], numbers: Numbers, newest: Manifest | None
 ) -> npt.NDArray[np.int64]:
-    """Numbers before and now, two rows, of keys that the newest manifest has in another version."""
+    """Runs, of one each, of keys that the newest manifest has in another version."""
     if not isinstance(newest, ListedManifest) or not is_new.any():
-        return np.zeros((2, 0), dtype=np.int64)
+        return np.zeros((3, 0), dtype=np.int64)
     places = join(table["key_hash"].to_numpy()[is_new], newest.key_hashes)
-    return np.stack([newest.numbers[places[places >= 0]], numbers[is_new][places >= 0]])
-
-
-def join(ours: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> Numbers:
-    """For each of ours, which are all different, its place among the others; -1: it is not there.
-
-    Two scans of one source are mostly alike: what they begin and end with needs no search. For the rest,
-    both are sorted: a million look-ups all over a sorted array take seconds, in rising order a moment.
-    """
-    shortest = min(len(ours), len(others))
-    head = _alike(ours[:shortest], others[:shortest])
-    tail = _alike(ours[len(ours) - shortest + head :][::-1], others[len(others) - shortest + head :][::-1])
-    found = np.full(len(ours), -1, dtype=np.int64)
-    found[:head] = np.arange(head)
-    found[len(ours) - tail :] = np.arange(len(others) - tail, len(others))
-    ours, others = ours[head : len(ours) - tail], others[head : len(others) - tail]
-    if len(ours) and len(others):
-        order, other_order = np.argsort(ours), np.argsort(others)
-        ours, others = ours[order], others[other_order]
-        places = np.searchsorted(others, ours).clip(max=len(others) - 1)
-        found[head + order] = np.where(others[places] == ours, head + other_order[places], -1)
-    return found
-
-
-def _alike(ours: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> int:
-    """How many of the first are the same in both, which are equally long."""
-    differ = ours != others
-    return int(np.argmax(differ)) if differ.any() else len(differ)
+    before, now = newest.numbers[places[places >= 0]], numbers[is_new][places >= 0]
+    return np.stack([before, now, np.ones_like(now)])

@@ -18,7 +18,7 @@ from stager.reader.shards.stored import bytes_of, stored_arrays
 from stager.reader.shards.trailer import Place, pack_trailer
 from stager.reader.values import Field, Prepared, ShardHeader, canonical_json
 from stager.shards.columns import ENVELOPE_FIELDS, envelope_columns, map_whole, places_of
-from stager.shards.pieces import PieceWriter, write_at
+from stager.shards.slabs import SlabWriter, write_at
 
 METADATA_KEY = b"stager"
 ALIGNMENT_BYTES = 64
@@ -47,7 +47,7 @@ def fill_arrow(path: Path, header: ShardHeader, rows: Sequence[Prepared]) -> Non
 class ArrowRows:
     """A shard whose rows go to the file as they come: for one field of fixed size, which Arrow keeps first.
 
-    Nothing but keys, checksums and a piece or two stays in memory. Any thread may add; rows lie in the order
+    Nothing but keys, checksums and a slab or two stays in memory. Any thread may add; rows lie in the order
     of their coming.
     """
 
@@ -59,26 +59,26 @@ class ArrowRows:
         self._numbers = count()  # `next` is safe in threads
         self._starts_at = _rows_start(header, rows_max)
         self._file = path.open("xb", buffering=0)
-        self._pieces = PieceWriter(self._file.fileno())
+        self._slabs = SlabWriter(self._file.fileno())
         self._is_whole = False
         try:  # a full disk says so now, and not in the middle
             os.posix_fallocate(self._file.fileno(), 0, self._starts_at + rows_max * self._row_bytes)
         except BaseException:
             self.__exit__()
             raise
-        self._pieces.write(memoryview(bytes(self._starts_at)), 0)  # in place of what is known at the end
+        self._slabs.write(memoryview(bytes(self._starts_at)), 0)  # in place of what is known at the end
 
     def add(self, row: Prepared) -> int:
         (array,) = stored_arrays(self._field, [row])
         number = next(self._numbers)
         self._rows[number] = Prepared(row.key, row.version, {}, row.checksum)
-        self._pieces.write(bytes_of(array).data, self._starts_at + number * self._row_bytes)
+        self._slabs.write(bytes_of(array).data, self._starts_at + number * self._row_bytes)
         return number
 
     def finish(self) -> None:
         envelope = Envelope.of(self._header, [self._rows[number] for number in range(len(self._rows))])
         end = self._starts_at + len(self._rows) * self._row_bytes
-        self._pieces.finish()
+        self._slabs.finish()
         rows = np.frombuffer(map_whole(self._path)[self._starts_at : end], np.uint8)
         columns = {self._field.name: _fixed_column(self._field, len(self._rows), rows)}
         text = canonical_json(envelope.metadata())
@@ -113,8 +113,8 @@ def _batch_of(columns: dict[str, pa.Array], envelope: Envelope) -> pa.RecordBatc
     )
 
 
-class _Pieces(io.RawIOBase):
-    """What pyarrow writes to. Bytes that are in the file already are passed over; the rest goes in pieces."""
+class _Slabs(io.RawIOBase):
+    """What pyarrow writes to. Bytes that are in the file already are passed over; the rest goes in slabs."""
 
     def __init__(self, file: io.FileIO, passing_over: Place) -> None:
         self._file, self._passing_over = file, passing_over
@@ -138,7 +138,7 @@ class _Pieces(io.RawIOBase):
 
 
 def _write_batch(file: io.FileIO, batch: pa.RecordBatch, passing_over: Place = (0, 0)) -> None:
-    with pa.ipc.new_file(_Pieces(file, passing_over), batch.schema) as sink:
+    with pa.ipc.new_file(_Slabs(file, passing_over), batch.schema) as sink:
         sink.write_batch(batch)
     file.truncate()
 

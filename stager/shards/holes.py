@@ -24,6 +24,7 @@ def holes_of(shard: ShardReader, dead_rows: Iterable[int]) -> list[Place]:
 
 
 def size_of(holes: Sequence[Place]) -> int:
+    """In bytes, all together."""
     return sum(size for _, size in holes)
 
 

@@ -5,22 +5,26 @@ cleared before its row goes, and safety never depends on knowing the readers.
 """
 
 import logging
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from stager.atomic import fsync_path
 from stager.cache.budget import Budget
 from stager.cache.dataset import Dataset
+from stager.cache.gone.unlinked import Departed
 from stager.cache.index_writer import retire
-from stager.cache.startup import sweep_versions
-from stager.cache.unlinked import Departed
+from stager.cache.start.startup import remove_old_versions
 from stager.catalog.catalog import Catalog
 from stager.catalog.rows import ShardRow
 from stager.errors import CacheError, ShardError
+from stager.heat.file import heat_path
 from stager.reader.index import FAILED, is_resident, pack_words, row_of, shard_of
+from stager.reader.samples.by_number import ByNumber
 from stager.reader.shards import open_shard
-from stager.reader.values import ByNumber, Numbers
+from stager.reader.values import Numbers
 from stager.shards.holes import holes_of, punch, size_of
 
 log = logging.getLogger("stager")
@@ -60,7 +64,7 @@ class Departures:
             others = [row for row in self._catalog.shards(dataset.id) if row.number not in gone]
             left = words_of(self._catalog, dataset.id, others)[1][samples]
             dataset.index.publish(samples[left != 0], left[left != 0])
-            dataset.losses.add(reason, detail, samples[left == 0])
+            dataset.departure_log.add(reason, detail, samples[left == 0])
             self._tell(dataset, samples[left == 0])
         return self._remove(shards)
 
@@ -76,7 +80,7 @@ class Departures:
         empty = [shard for shard in touched if np.all(shard.samples < 0)]
         left = [shard for shard in touched if np.any(shard.samples >= 0)]
         self._catalog.put_samples(left)
-        dataset.losses.add(reason, detail, samples)
+        dataset.departure_log.add(reason, detail, samples)
         self._tell(dataset, samples)
         return self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)
 
@@ -177,7 +181,7 @@ class Departures:
             is_needed = manifests or dataset.id in in_use or self._is_current(dataset)
             if not is_needed and not self._catalog.shard_numbers(dataset.id):
                 self._forget(dataset)
-            sweep_versions(dataset.directory, {dataset.manifest.digest} | manifests, dataset.record)
+            remove_old_versions(dataset.directory, {dataset.manifest.digest} | manifests, dataset.record)
 
     def _give_back_samples(self, dataset: Dataset, manifests: set[str]) -> None:
         """Give back the rows of samples that are neither in the newest manifest nor in these."""
@@ -193,11 +197,28 @@ class Departures:
             freed = self.evict_samples(dataset, stale, "source_changed", "no version has it any more")
             log.info("given back dataset=%s samples=%d bytes=%d", dataset.name, len(stale), freed)
 
+    def forget_all(self, datasets: Sequence[Dataset]) -> int:
+        """Take a data set away by all its recipes, with all that is known of it; return the bytes freed.
+
+        A crash on the way leaves it without rows, or leaves files that the next start sweeps away.
+        """
+        directory = datasets[0].directory
+        shards = [shard for dataset in datasets for shard in self._catalog.shards(dataset.id)]
+        freed = self.evict(shards, "evicted", "by stager rm")
+        (directory / "dataset.json").unlink(missing_ok=True)  # from here on, nobody opens it
+        fsync_path(directory)
+        for dataset in datasets:
+            self._forget(dataset)
+        self._catalog.counts.forget(datasets[0].name)
+        shutil.rmtree(directory)
+        return freed
+
     def _is_current(self, dataset: Dataset) -> bool:
         return next(row.is_current for row in self._catalog.datasets() if row.id == dataset.id)
 
     def _forget(self, dataset: Dataset) -> None:
         """Close a data set by a recipe that nobody needs any more. It has no rows left."""
         retire(dataset.index.path)
+        heat_path(dataset.directory, dataset.record.recipe).unlink(missing_ok=True)
         self._catalog.forget_dataset(dataset.id)
         del self._open[dataset.id]

@@ -8,16 +8,19 @@ from typing import Final
 
 from stager.atomic import PRIVATE, atomic_path, fsync_path
 from stager.errors import CacheError, CacheOwned, shown
+from stager.reader.places import how_to_join
 
 MARKER: Final = "stager cache 1\n"
-_BEFORE: Final = re.compile(r"lock|lost\+found|CACHE\.\d+")  # what may be there before the marker is
-_OURS: Final = re.compile(_BEFORE.pattern + r"|CACHE|scratch|datasets|catalog\.(db(-wal|-shm)?|broken-\d+)")
+_BEFORE: Final = re.compile(r"lock|memo|lost\+found|CACHE\.\d+")  # what may be there before the marker is
+_OURS: Final = re.compile(
+    _BEFORE.pattern + r"|CACHE|scratch|datasets|made|stager\.sock|catalog\.(db(-wal|-shm)?|broken-\d+)"
+)
 
 SERVICE: Final = "service"
 WHAT_BYTES: Final = 300
 
 
-def claim(directory: Path, what: str) -> int:
+def lock_cache(directory: Path, what: str) -> int:
     """Make the directory ours, or say why not; return the lock's file descriptor.
 
     `what`: SERVICE, or the command that we are: whoever comes later is told.
@@ -42,9 +45,9 @@ def claim(directory: Path, what: str) -> int:
             (directory / name).mkdir(exist_ok=True, mode=0o750)
         return lock_fd
     except OSError as error:
-        hint = "name a directory on a writable disk in [cache] dir"
-        if isinstance(error, PermissionError):
-            hint = "join the group that owns it (usermod -aG stager USER), or name a [cache] dir of your own"
+        hint = "name a directory on a writable disk in $XDG_CACHE_HOME, or in [cache] dir of stager.toml"
+        if isinstance(error, PermissionError) and _is_there(directory):
+            hint = how_to_join(directory)
         told = f"{directory} cannot be used as a cache: {error.strerror or error}"
         raise CacheError(told, hint) from None
 
@@ -67,6 +70,17 @@ def _is_ours(directory: Path) -> bool:
             hint="name an empty or new directory in [cache] dir",
         )
     return False
+
+
+def _is_there(directory: Path) -> bool:
+    """Also where we may not look."""
+    try:
+        directory.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _mark(directory: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stager.atomic import fsync_path
 from stager.cache.index_writer import highest_shard
-from stager.cache.upgrade import upgrade
+from stager.cache.start.upgrade import upgrade
 from stager.catalog.catalog import Catalog
 from stager.catalog.database import DAMAGE, CatalogBroken, CatalogOld
 from stager.catalog.rows import ListRow, ShardRow

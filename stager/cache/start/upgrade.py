@@ -2,7 +2,7 @@
 
 Version 1 numbered samples anew in every manifest, with an index for each. Here all its manifests become one
 list of samples, and each shard's samples get their numbers in it. Indexes of that version are cleared at the
-same start (sweep.py): a reader of that version that is still open finds nothing, asks, and is told.
+same start (startup.py): a reader of that version that is still open finds nothing, asks, and is told.
 """
 
 import json
@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from stager.atomic import fsync_path
 from stager.catalog.catalog import GONE, Catalog
-from stager.catalog.rows import ListRow, LossRow, ShardRow
+from stager.catalog.rows import DepartureRow, ListRow, ShardRow
 from stager.errors import CacheError
 from stager.reader.record import datasets_dir, manifest_path, segment_name
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.samples.sealed import read_sealed, seal_of
 from stager.reader.values import Numbers, canonical_json, digest_of
-from stager.scan.found import SCHEMA, Found, content_of
+from stager.scan.found import SCHEMA, FoundSamples, content_of
 from stager.scan.scan import Known, Scan, write_scan
 
 log = logging.getLogger("stager")
@@ -65,7 +65,7 @@ def _upgrade_dataset(
 
 
 def _move_rows(catalog: Catalog, old: int, new: int, numbers: Numbers, tables: dict[str, list[Old]]) -> None:
-    """Record a data set's shards, failures and losses under the numbers that their samples have now."""
+    """Record a data set's shards, failures and departures under the numbers that their samples have now."""
     for shard in tables["shards"]:
         if shard["dataset"] == old:
             samples = numbers[_places(shard["samples"])]
@@ -76,10 +76,15 @@ def _move_rows(catalog: Catalog, old: int, new: int, numbers: Numbers, tables: d
     catalog.add_failures(
         new, [(int(numbers[row["sample"]]), row["key"], row["reason"], row["detail"]) for row in failed]
     )
-    for loss in tables["losses"]:
-        if loss["dataset"] == old:
-            samples = numbers[_places(loss["samples"])]
-            catalog.add_loss(new, LossRow(loss["at"], loss["reason"], loss["detail"], samples[samples >= 0]))
+    for departure in tables["losses"]:
+        if departure["dataset"] == old:
+            samples = numbers[_places(departure["samples"])]
+            catalog.add_departure(
+                new,
+                DepartureRow(
+                    departure["at"], departure["reason"], departure["detail"], samples[samples >= 0]
+                ),
+            )
 
 
 def _make_list(
@@ -99,7 +104,7 @@ def _make_list(
                 raise
             continue
         scan = Scan(scratch_dir / f"upgrade-{manifest}")
-        write_scan(scan, Found(table, classes, splits), Known(records))
+        write_scan(scan, FoundSamples(table, classes, splits), Known(records))
         for segment in scan.segments:
             name = segment_name(records.lineage, len(records), seal_of(segment))
             segment.replace(directory / name)
