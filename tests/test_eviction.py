@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stager.cache.heat import ASKED_S, HALF_LIFE_S, Heat, waits_of
 from stager.eviction.policy import swap, waits_for
 from stager.eviction.simulation import hits_of_lru, hits_of_next_use
+from stager.heat.heat import ASKED_S, HALF_LIFE_S, Heat, waits_of
 from stager.reader.order import epoch_order
 from stager.reader.values import Numbers
 from stager.sessions.course import NEVER, Course, Uses

@@ -18,14 +18,14 @@ from running import Place
 from sets import table
 from stager.reader.order import epoch_order
 from stager.reader.service import Service
-from stager_client.session import Session, Way
+from stager_client.reading.session import Session, Way
 
 SAMPLES = 240
 KILLS = 10
 
 READ = """
 import sys, time
-from stager_client.session import flush_all
+from stager_client.reading.session import flush_all
 from stager_client.torch import StagedDataset, StagedLoader
 
 seed, pause_s, epochs = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
@@ -179,7 +179,7 @@ def test_ten_kills_of_the_service_in_one_epoch_are_pauses_and_no_sample_is_lost_
 
 END_WITHOUT_A_SERVICE = """
 import sys
-import stager_client.session as session
+import stager_client.reading.session as session
 from stager_client.torch import StagedDataset
 
 session.EXIT_WAIT_S = 60.0  # a busy machine may take longer to start a service

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate 
 from making import image_folder  # noqa: E402
 from running import Place  # noqa: E402
 from sets import table  # noqa: E402
-from stager_client.batches.torch import Neighbour, neighbours  # noqa: E402
+from stager_client.batches.buffers import KEPT, BufferPool  # noqa: E402
+from stager_client.batches.torch import BatchMemory, Neighbour, neighbours  # noqa: E402
 from stager_client.torch import StagedDataset  # noqa: E402
 
 
@@ -121,3 +123,99 @@ def test_a_transform_gets_each_sample_alone_as_a_plain_tensor(data: StagedDatase
     data.transform = None
     assert torch.equal(images, want(data, list(range(15))).float())
     assert labels.tolist() == [label + 10 for label in data.targets]
+
+
+def test_a_transform_has_one_thread_as_in_a_worker_and_all_are_there_again_afterwards(
+    data: StagedDataset,
+) -> None:
+    before, during = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        data.transform = lambda image: during.append(torch.get_num_threads()) or image
+        assert len(list(DataLoader(data, 5))) == 3
+        assert (set(during), torch.get_num_threads()) == ({1}, 3)
+        data.transform = lambda image: 1 // 0
+        with pytest.raises(ZeroDivisionError):
+            data[0]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda image: image,
+        lambda image: image.float() / 255,
+        lambda image: image[:, 2:9, 5::3],
+        lambda image: image.transpose(0, 2).half().contiguous(),
+        lambda image: image[:1, :1].expand(3, 4, 32),
+        lambda image: {"whole": image, "mean": image.float().mean((1, 2))},
+    ],
+    ids=["same", "float", "view", "turned", "expanded", "dict"],
+)
+def test_what_a_transform_makes_lies_side_by_side_and_is_what_a_stack_of_it_would_be(
+    data: StagedDataset, transform: Any
+) -> None:
+    single = default_collate([transform(data[index][0]) for index in range(15)])
+    data.transform = transform
+    ((batch, labels),) = DataLoader(data, 15)
+    torch.testing.assert_close(batch, single, rtol=0, atol=0)
+    assert labels.tolist() == data.targets
+    values = [value for value, _ in data.__getitems__([3, 1])]
+    columns = [list(value.values()) if isinstance(value, dict) else [value] for value in values]
+    assert all(isinstance(tensor, Neighbour) for column in columns for tensor in column)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda image: image.bfloat16(),
+        lambda image: image.float().requires_grad_(),
+        lambda image: image.float().mean(),
+        lambda image: int(image[0, 0, 0]),
+        lambda image: image[:, : 1 + int(image[0, 0, 0]) % 4],
+        lambda image: {f"{int(image[0, 0, 0]) % 3}": image},
+    ],
+    ids=["bfloat16", "slope", "number", "int", "shapes", "keys"],
+)
+def test_what_cannot_lie_side_by_side_is_given_as_the_transform_made_it(
+    data: StagedDataset, transform: Any
+) -> None:
+    data.transform = transform
+    for index, (value, label) in enumerate(data.__getitems__(range(15))):
+        assert type(value) is not Neighbour
+        torch.testing.assert_close(value, data[index][0], rtol=0, atol=0)
+        assert label == data.targets[index]
+
+
+def test_memory_for_shapes_that_change_from_batch_to_batch_is_kept_for_the_last_one() -> None:
+    memory = BatchMemory()
+    for side in range(1, 50):
+        assert memory.take("made", 2, (side,), "uint8").shape == (2, side)
+    assert len(memory._pools) == 1
+
+
+def test_a_batch_that_is_kept_is_never_written_again(data: StagedDataset) -> None:
+    loader = DataLoader(data, 4, shuffle=True)
+    kept = [(images, images.clone()) for _ in range(3) for images, _ in loader]
+    first_rows = [data.__getitems__([index, index + 1])[0][0] for index in range(10)]
+    assert all(torch.equal(images, before) for images, before in kept)
+    assert all(torch.equal(row, data[index][0]) for index, row in enumerate(first_rows))
+
+
+def test_memory_that_nobody_holds_is_used_again(data: StagedDataset) -> None:
+    def address() -> int:
+        (images, _), *_ = DataLoader(data, 15)
+        return int(images.data_ptr())
+
+    assert len({address() for _ in range(5)}) == 1
+
+
+def test_the_memory_of_many_batches_is_given_back() -> None:
+    pool = BufferPool((4, 1000), "uint8")
+    held = [pool.take() for _ in range(50)]
+    held.clear()
+    again = [pool.take() for _ in range(50)]
+    assert len(again) == 50
+    assert pool.made == 50 + (50 - KEPT)

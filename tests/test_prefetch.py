@@ -88,6 +88,8 @@ def test_the_drawn_classes_are_staged_once_and_more_classes_fetch_only_what_is_n
         assert first == {
             "dataset": "pets", "classes": sorted(first["classes"]), "wanted": 12, "staged": 12, "already": 0,
             "failed": 0, "bytes": first["bytes"], "seconds": first["seconds"], "format": "arrow",
+            "left_out": "",
+            "evicted": [],
         }  # fmt: skip
         assert len(first["classes"]) == 3
         assert first["bytes"] >= 12 * 32 * 32 * 3
@@ -115,7 +117,7 @@ def test_the_drawn_classes_are_staged_once_and_more_classes_fetch_only_what_is_n
 
 def test_a_plan_tells_the_price_and_stages_nothing(served: Place) -> None:
     plan = served.json("prefetch", "set0", "--classes", "5", "--plan")
-    assert set(plan) == {"samples", "requests", "source_bytes", "staged_bytes", "seconds", "fits"}
+    assert set(plan) == {"samples", "requests", "source_bytes", "staged_bytes", "seconds", "fits", "evicts"}
     assert (plan["samples"], plan["requests"], plan["fits"]) == (20, 20, True)
     assert plan["source_bytes"] > 0
     size = 20 * 32 * 32 * 3
@@ -128,7 +130,10 @@ def test_a_plan_tells_the_price_and_stages_nothing(served: Place) -> None:
 def test_the_reading_verbs_have_the_documented_json(served: Place) -> None:
     served.json("prefetch", "shapes")
     status = served.json("status")
-    assert set(status) == {"service", "budget", "datasets", "sessions", "jobs"}
+    assert set(status) == {
+        *("service", "budget", "limits", "hot", "hung"),
+        *("datasets", "sessions", "jobs"),
+    }
     assert {"up", "pid", "version", "uptime_s"} <= set(status["service"])
     assert status["service"]["up"] is True
     assert set(status["budget"]) == {"capacity_bytes", "used_bytes", "reserve_bytes", "free_bytes"}
@@ -137,7 +142,7 @@ def test_the_reading_verbs_have_the_documented_json(served: Place) -> None:
     count = CLASSES * PER_CLASS
     assert shapes == {
         "name": "shapes", "samples": count, "resident": count, "failed": 0, "format": "arrow",
-        "bytes": shapes["bytes"],
+        "bytes": shapes["bytes"], "watch": None,
     }  # fmt: skip
     assert shapes["bytes"] == sum(path.stat().st_size for path in shard_files(served, "shapes"))
     (job,) = [row for row in status["jobs"] if row["dataset"] == "shapes"]

@@ -25,7 +25,7 @@ from stager.reader.samples.manifest import Manifest
 from stager.reader.samples.subset import Drawn, Subset, draw
 from stager.reader.values import Prepared, ShardHeader, checksum_of
 from stager.shards import FORMATS
-from stager.worker.messages import BuildShard, Built, Failed, ShardBuilt, Task
+from stager.worker.messages import BuildShard, Built, Failed, SetLimits, ShardBuilt, Task
 from test_cache import KEYS, config_of, scan, stage
 
 SAMPLES = [2, 3, 4]
@@ -44,12 +44,17 @@ class FakePool:
 
     def start(self, specs: Iterable[DatasetSpec]) -> None: ...
 
-    def free_slots(self) -> int:
+    def free_slots(self, place: str, is_urgent: bool) -> int:
         return self.may_take - len(self.sent)
 
-    def send(self, task: Task) -> None:
+    def send(self, task: Task, place: str) -> None:
         self.sent.append(task)
         self.workers[0].tasks.add(task.task)
+
+    def limit(self, limits: SetLimits) -> None: ...
+
+    def is_starved(self, worker: WorkerProcess) -> bool:
+        return False
 
     def drop(self, worker: WorkerProcess) -> None:
         self.workers = [WorkerProcess(None, worker.heard_at)]  # type: ignore[arg-type]
@@ -87,7 +92,7 @@ class FakePool:
         assert task.file is not None
         path = task.file.path
         FORMATS[task.format].write(path, header, rows)
-        built = Built(task.samples, [], path.stat().st_size, 0, 27, len(rows), 0.1, 0.1)
+        built = Built(task.samples, [], path.stat().st_size, 0, 27, len(rows), 0.1, 0.1, 0.0)
         self._events.put(WorkerMessage(self.workers[0], ShardBuilt(task.task, built)))
 
 
@@ -136,7 +141,7 @@ def test_the_samples_of_a_worker_that_dies_are_given_out_again_in_halves(world: 
     world.pool.die()
     world.loop.step(1)
     assert [task.samples for task in world.pool.built()[1:]] == [[2, 3], [4]]
-    wanted = sum(world.loop._tasks.bytes_for(world.dataset, count) for count in (2, 1))
+    wanted = sum(world.loop._tasks.sizes.bytes_for(world.dataset, count) for count in (2, 1))
     assert world.cache.budget.reserved_bytes == wanted
 
 
@@ -188,7 +193,7 @@ def test_a_shard_that_the_disk_did_not_take_is_taken_back(
 def test_what_comes_for_a_pinned_shard_that_was_corrupt_is_pinned(world: World) -> None:
     row = stage(world.cache, world.dataset, [4])
     world.cache.catalog.pin_shards([row.number], True)
-    world.loop.pin_again([world.cache.catalog.shard(row.number)])
+    world.loop.pins.put([world.cache.catalog.shard(row.number)])
     world.cache.departures.evict([row])
     world.pool.done(world.dataset)
     world.step_until(lambda: bool(world.cache.catalog.shards()))
@@ -203,7 +208,7 @@ def test_the_loop_goes_on_while_a_subset_is_drawn(world: World, monkeypatch: pyt
         may_end.wait(60)
         return draw(manifest, subset)
 
-    monkeypatch.setattr("stager.jobs.queue.draw", slow)
+    monkeypatch.setattr("stager.jobs.groundwork.draw", slow)
     subset = Subset(where="size >= 0")
     job = world.loop.jobs.submit(Request(world.dataset.spec, subset, "auto", "plan"))
     world.loop.step(0)

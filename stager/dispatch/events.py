@@ -19,10 +19,12 @@ class Command:
     answer: "Future[Any]"
 
     def refuse(self, error: Exception) -> None:
+        """Tell whoever waits that it will not be done."""
         if self.answer.set_running_or_notify_cancel():
             self.answer.set_exception(error)
 
     def run(self) -> None:
+        """Do it on the loop's thread; what it returns or raises is the answer."""
         if not self.answer.set_running_or_notify_cancel():
             return  # whoever asked has gone
         try:
@@ -39,6 +41,7 @@ class Events:
         self._closed: Exception | None = None
 
     def put(self, event: object) -> None:
+        """Any thread may: it wakes the loop."""
         self._queue.put(event)
 
     def call(self, act: Callable[[], T]) -> "Future[T]":

@@ -1,20 +1,27 @@
 """Shards in memory, for samples that do not fit the budget: readers have them once, then they are dropped."""
 
+import logging
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from stager.cache.budget import Reservation
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
+from stager.cache.verify import problem_of
 from stager.catalog.rows import ShardRow
 from stager.errors import NoSpace
+from stager.reader.index import shard_of
 from stager.reader.shards import SUFFIXES
 from stager.reader.values import Numbers, digest_of
 from stager.sessions.course import NEVER
 from stager.sessions.session import Need, Sessions
+
+log = logging.getLogger("stager")
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108
 READ_WITHIN_S: Final = 1.0  # of a reader that has waited for it
@@ -33,11 +40,15 @@ class Transients:
     """Bounded in bytes. What a reader needs latest goes first; without known orders, the oldest."""
 
     def __init__(self, cache: Cache, sessions: Sessions) -> None:
-        self._cache, self._sessions, self._limit_bytes = cache, sessions, cache.memory_bytes
+        self._cache, self._sessions = cache, sessions
         self._directory = MEMORY / f"stager-{digest_of(bytes(cache.directory))[:16]}"
         shutil.rmtree(self._directory, ignore_errors=True)  # of an owner that was killed
         self._shards: dict[int, Transient] = {}
         self.used_bytes = self.reserved_bytes = 0
+
+    @property
+    def _limit_bytes(self) -> int:
+        return self._cache.config.memory.of(0)
 
     def take(self, size_bytes: int, dataset: Dataset, samples: Numbers) -> Reservation:
         """Reserve memory for a shard of these samples; what is needed later than they are makes room for it.
@@ -71,6 +82,7 @@ class Transients:
         return (True, NEVER - shard.row.number) if need is None else (not need.is_due, need.distance)
 
     def path_of(self, number: int, shard_format: str) -> Path:
+        """Where a shard is to be written. Raise NoSpace if the folder is not ours."""
         self._directory.mkdir(mode=0o750, exist_ok=True)
         if self._directory.is_symlink() or self._directory.stat().st_uid != os.geteuid():
             raise NoSpace(
@@ -96,11 +108,26 @@ class Transients:
             if need is not None and need.distance == NEVER and not is_new:
                 self._drop(shard)
 
+    def leave(self, dataset: Dataset) -> None:
+        """A data set is going: drop what of it is here."""
+        for shard in list(self._shards.values()):
+            if shard.dataset is dataset:
+                self._drop(shard)
+
+    def drop_bad(self, dataset: Dataset, suspects: Numbers) -> None:
+        """Look at the shards of samples that a reader calls corrupt, and drop those that are."""
+        for number in np.unique(shard_of(dataset.index.words[suspects])).tolist():
+            shard = self._shards.get(number)
+            if shard is not None and (problem := problem_of(shard.path)):
+                log.error("shard dropped dataset=%s shard=%08x problem=%r", dataset.name, number, problem)
+                self._drop(shard)
+
     def datasets(self) -> set[int]:
         """The ids of data sets that have shards here."""
         return {shard.dataset.id for shard in self._shards.values()}
 
     def links(self) -> set[Path]:
+        """What readers look for, on the disk: the books of the catalog do not have these."""
         return {shard.dataset.path_of(shard.row) for shard in self._shards.values()}
 
     def close(self) -> None:

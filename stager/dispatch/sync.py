@@ -37,6 +37,7 @@ class DurableQueue:
         self._disk.submit(self._sync, dataset, row)
 
     def done(self, event: Durable) -> None:
+        """It is on the disk, or it failed for good."""
         del self._waiting[event.row.number]
 
     def datasets(self) -> set[int]:
@@ -48,6 +49,7 @@ class DurableQueue:
         return sum(len(row.samples) for waiting, row in self._waiting.values() if waiting is dataset)
 
     def paths(self) -> set[Path]:
+        """Shards that are complete and not durable yet."""
         return {dataset.path_of(row) for dataset, row in self._waiting.values()}
 
     def stop(self) -> None:

@@ -1,9 +1,6 @@
 """What the workers do now: scans and shards, given out, watched, and given out again when a worker dies."""
 
 import logging
-import mmap
-import os
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +10,16 @@ import numpy as np
 
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
-from stager.config import SHARD_BYTES, STALL_S
+from stager.config import STALL_S
 from stager.dispatch.memory_shards import Transients
+from stager.dispatch.pending.in_flight import InFlight
+from stager.dispatch.pending.mates import together
+from stager.dispatch.pending.scans import Scans
+from stager.dispatch.pending.suspects import Suspects
+from stager.dispatch.pending.urgent import Urgent
+from stager.dispatch.places import Places
 from stager.dispatch.pool import Pool, WorkerProcess
+from stager.dispatch.sizes import Sizes
 from stager.dispatch.task import (
     BuildDone,
     BuildTask,
@@ -25,14 +29,18 @@ from stager.dispatch.task import (
     Purpose,
     ScanDone,
     ScanTask,
+    ScanToCome,
     Suspect,
     Task,
     TaskFailed,
+    build_message,
 )
+from stager.dispatch.unpacked import UnpackedFiles
 from stager.errors import SourceBusy
 from stager.reader.index import is_failed, is_resident
-from stager.reader.record import DatasetSpec, manifest_path
-from stager.reader.values import ByNumber, Mask, Numbers
+from stager.reader.record import DatasetSpec
+from stager.reader.samples.by_number import ByNumber
+from stager.reader.values import Mask, Numbers
 from stager.scan.scan import Scan
 from stager.worker.messages import (
     NOTHING_BUILT,
@@ -40,24 +48,22 @@ from stager.worker.messages import (
     BuildShard,
     Built,
     Failed,
-    KnownVersion,
-    ListPlace,
+    FileToWrite,
     Progress,
+    Relist,
     Scanned,
     ScanSource,
     ShardBuilt,
-    ShardFile,
+    SilenceTold,
 )
 
 log = logging.getLogger("stager")
 
-GUESS_ROW_BYTES: Final = 1 << 20  # for rows of unknown size, until the first ones are known
-SHARD_OVERHEAD_BYTES: Final = 64 << 10
-ROW_OVERHEAD_BYTES: Final = 512  # key, version, checksum, padding
-LMDB_PAGE_HEAD_BYTES: Final = 16  # a row that is larger than half a page has pages of its own
-SHARD_SAMPLES_MAX: Final = 4096
+LAST: Final = 1 << 40  # behind whatever a reader waits for
 NONE: Final = np.zeros(0, dtype=np.int64)
+WANT_SHARD_SAMPLES: Final = 64  # at least
 SCAN_TRIES: Final = 3  # when workers die under it
+HUNG_S: Final = 30.0  # so long after its source fell silent, a task is given up
 
 
 class Tasks:
@@ -69,68 +75,70 @@ class Tasks:
         """`can_relist`: nobody uses the numbers that a data set's samples have now."""
         self.cache, self.transients, self.pool = cache, transients, pool
         self._can_relist = can_relist
+        self.places = Places(cache.clock)
+        self.unpacked = UnpackedFiles(cache)
+        self.sizes = Sizes(cache.budget, processes=pool.size * max(pool.threads - 1, 1))
         self._open: dict[int, Task] = {}
-        self._urgent: list[tuple[int, Lot]] = []  # the nearest first
-        self._suspects: list[Suspect] = []
-        self._scans_to_come: list[tuple[int, DatasetSpec, int]] = []  # for which job, and how often tried
-        self._in_flight: dict[int, ByNumber] = {}  # data set id -> samples in a task
-        self._row_bytes: dict[int, float] = {}  # data set id -> mean bytes of a stored sample, as seen
+        self._urgent = Urgent(self.places)
+        self._suspects = Suspects()
+        self._scans = Scans(cache, can_relist)
+        self._in_flight = InFlight()
         self._last = 0
 
     # Giving out
 
-    def scan(self, job: int, spec: DatasetSpec, tries: int = 1) -> None:
+    def scan(self, job: int, spec: DatasetSpec, is_urgent: bool, relist: Relist | None = None) -> None:
         """Have a source listed for a job, once no other scan of the data set is under way."""
-        self._scans_to_come.append((job, spec, tries))
+        self._scan_again(ScanToCome(job, spec, is_urgent, relist))
+
+    def _scan_again(self, scan: ScanToCome) -> None:
+        self._scans.put(scan)
         self.begin_scans()
 
     def forget_scan(self, job: int) -> None:
         """A job has ended: a scan for it that has not begun need not begin."""
-        self._scans_to_come = [scan for scan in self._scans_to_come if scan[0] != job]
+        self._scans.forget(job)
 
     def begin_scans(self) -> None:
-        """Give out the scans that can begin: of a data set one after the other."""
-        for scan in list(self._scans_to_come):
-            name = scan[1].name
-            if not any(task.spec.name == name for task in self._scans()):
-                self._scans_to_come.remove(scan)
-                self._begin_scan(*scan)
+        """Give out the scans that can begin."""
+        for scan in self._scans.ready(self._may_scan):
+            self._send(*self._scans.begin(self._next_number(), scan))
 
-    def _begin_scan(self, job: int, spec: DatasetSpec, tries: int) -> None:
-        number = self._next_number()
-        path = self.cache.scratch / f"scan-{os.getpid()}-{number}"  # an owner before us may have one
-        name, known = spec.name, self.cache.known(spec.name)
-        before = None
-        if known is not None:
-            manifest = manifest_path(known.directory, known.record.manifest, known.record.lineage)
-            relist = self.cache.is_outgrown(name) and self._can_relist(name)
-            before = KnownVersion(_list_of(known), manifest, relist)
-        task = ScanTask(number, spec, job, Scan(path), tries)
-        self._send(task, ScanSource(task.id, spec, path, before))
+    def _may_scan(self, spec: DatasetSpec) -> bool:
+        return all(task.spec.name != spec.name for task in self._scan_tasks()) and self._may_try(spec)
 
     def build(self, lot: Lot, plan_of: int | None = None) -> None:
         """Have one shard built; raise NoSpace if there is no room. `plan_of`: whose plan waits for it."""
-        dataset, samples = lot.dataset, lot.samples
-        size_bytes = self.bytes_for(dataset, len(samples), lot.format)
+        dataset, samples, number = lot.dataset, lot.samples, self._next_number()
+        size_bytes = self.sizes.bytes_for(dataset, len(samples), lot.format)
+        unpacked = self.unpacked.take(number, lot, 0 if lot.is_for_memory else size_bytes)
         dataset.index.make_room(samples)
         shard, path = self.cache.next_shard(dataset, lot.format)
         if lot.is_for_memory:
             path = self.transients.path_of(shard, lot.format)
             scratch = path.with_suffix(".scratch")  # a rename stays in one file system
-            file = ShardFile(path, scratch, size_bytes, free_before=0)
+            file = FileToWrite(path, scratch, size_bytes, free_before=0)
             reservation = self.transients.take(size_bytes, dataset, samples)
         else:
             scratch = self.cache.scratch / f"shard-{shard:08x}"
-            file = ShardFile(path, scratch, size_bytes, self.cache.budget.free_before(size_bytes))
+            file = FileToWrite(path, scratch, size_bytes, self.cache.budget.free_before(size_bytes))
             reservation = self.cache.budget.take(size_bytes)
-        task = BuildTask(self._next_number(), lot, shard, file, reservation, plan_of)
-        self.in_flight(dataset)[samples] = True
-        self._send(task, _build_message(task.id, lot, file))
+        task = BuildTask(number, lot, shard, file, reservation, plan_of)
+        self._in_flight.mark(lot)
+        is_kept = dataset.is_made and not lot.is_for_memory
+        made = self.cache.made.directory if is_kept else None
+        self._send(task, replace(build_message(task.id, lot, file), made=made, unpacked=unpacked))
 
     def measure(self, lot: Lot, plan_of: int) -> None:
-        """Have samples prepared for a job's plan, and nothing written."""
-        task = MeasureTask(self._next_number(), lot, plan_of)
-        self._send(task, _build_message(task.id, lot, None))
+        """Have samples prepared for a job's plan, and nothing written: as little unpacked as can be."""
+        number, dataset = self._next_number(), lot.dataset
+        if dataset.records.unpacked(lot.samples):
+            mates = dataset.records.mates(lot.samples[:1])
+            lot = replace(lot, samples=mates[: len(lot.samples)])
+        unpacked = self.unpacked.take(number, lot)
+        self._send(
+            MeasureTask(number, lot, plan_of), replace(build_message(number, lot, None), unpacked=unpacked)
+        )
 
     def _next_number(self) -> int:
         self._last += 1
@@ -142,28 +150,51 @@ class Tasks:
         A reader has several batches under way, and asks for them in any order: the first is given out first.
         `distance`: how many samples it reads before.
         """
-        insort(self._urgent, (distance, lot), key=lambda urgent: urgent[0])
+        self._urgent.put(lot, distance)
+
+    def put_wanted(
+        self, dataset: Dataset, samples: Numbers, distance_to: Callable[[Dataset, Numbers], int]
+    ) -> None:
+        """Samples that a reader waits for, spread over all workers."""
+        each = max(WANT_SHARD_SAMPLES, -(-len(samples) // self.pool.size))
+        each = min(each, self.sizes.shard_samples_max(dataset))
+        for at in range(0, len(samples), each):
+            lot = Lot(dataset, samples[at : at + each], dataset.choose_format("auto")[0], Purpose.READ)
+            self.put_urgent(lot, distance_to(dataset, lot.samples))
 
     def next_urgent(self) -> Lot | None:
-        """The next urgent samples that are still missing and not in a task."""
-        while self._urgent:
-            _, lot = self._urgent.pop(0)
-            if (missing := self._missing(lot)) is not None:
-                return missing
-        return None
+        """The next urgent samples that are still missing, not in a task, and may be given out."""
+        return self._urgent.take(self._may_begin_lot, self._missing)
 
     def next_suspect(self) -> Lot | None:
         """The next sample that must be tried alone."""
-        while self._suspects:
-            if (missing := self._missing(self._suspects.pop(0))) is not None:
-                return missing
-        return None
+        return self._suspects.take(self._may_begin_lot, self._missing)
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether nothing may be given out: a suspect is being tried, or will be once all others are done."""
-        tried = any(isinstance(task.lot, Suspect) for task in self._builds())
-        return tried or bool(self._suspects and self._open)
+    def may_begin(self, spec: DatasetSpec, is_urgent: bool) -> bool:
+        """Whether a shard of a data set may be given out now, for a reader or not.
+
+        Not if the workers of its place have enough, if its source hangs, or if a suspect is being tried
+        there, or will be once all others are done.
+        """
+        place = self.places.of(spec.source)
+        if self.pool.free_slots(place, is_urgent) <= 0 or not self._may_try(spec):
+            return False
+        there = [task for task in self._builds() if self.places.of(task.spec.source) == place]
+        if any(isinstance(task.lot, Suspect) for task in there):
+            return False
+        suspects = any(self.places.of(suspect.dataset.spec.source) == place for suspect in self._suspects)
+        return not suspects or not self._has_task(place)
+
+    def _may_begin_lot(self, lot: Lot) -> bool:
+        return self.may_begin(lot.dataset.spec, lot.is_for_reader)
+
+    def _may_try(self, spec: DatasetSpec) -> bool:
+        """Whether a source may be asked anything more."""
+        place = self.places.of(spec.source)
+        return self.places.may_try(place, self._has_task(place))
+
+    def _has_task(self, place: str) -> bool:
+        return any(self.places.of(task.spec.source) == place for task in self._open.values())
 
     def _missing(self, lot: Lot) -> Lot | None:
         """What of a lot is neither there nor in a task, if anything is."""
@@ -171,23 +202,16 @@ class Tasks:
             return None  # nobody can wait for them any more
         words = lot.dataset.index.words[lot.samples]
         missing = ~is_resident(words) & ~is_failed(words)
-        missing &= ~self.in_flight(lot.dataset)[lot.samples]
+        missing &= ~self.in_flight(lot.dataset, lot.is_for_reader)[lot.samples]
         return replace(lot, samples=lot.samples[missing]) if missing.any() else None
 
     def together(self, lot: Lot, is_wanted: Callable[[Numbers], Mask]) -> Lot:
         """A lot with what shares an object with its samples and is wanted, too: that is fetched once."""
-        dataset = lot.dataset
-        if dataset.records.is_plain:
-            return lot
-        mates = np.setdiff1d(dataset.records.mates(lot.samples), lot.samples)
-        mates = mates[is_wanted(mates)]
-        more = self._missing(replace(lot, samples=mates)) if len(mates) else None
-        if more is None:
-            return lot
-        most = max(self.shard_samples_max(dataset), len(lot.samples))
-        samples = np.concatenate([lot.samples, more.samples])[:most]
-        fits = self.samples_that_fit(dataset, len(samples), lot.format)
-        return replace(lot, samples=samples) if fits == len(samples) else lot
+        flying, records = self.in_flight(lot.dataset), lot.dataset.records
+        lot, rest = together(lot, is_wanted, lambda mates: ~flying[mates], self.sizes, self._missing)
+        if lot.is_for_reader and len(rest) and records.unpacked(rest[:1]):
+            self.put_urgent(replace(lot, samples=rest[:1]), LAST)  # and so on, while it is unpacked
+        return lot
 
     def may_adopt(self, scan: Scan, name: str) -> bool:
         """Whether a scan can become the newest version now: a list that is made anew must have no users."""
@@ -195,18 +219,29 @@ class Tasks:
 
     def _send(self, task: Task, message: ScanSource | BuildShard) -> None:
         self._open[task.id] = task
-        self.pool.send(message)
+        place = self.places.of(task.spec.source)
+        task.began_at = self.cache.clock.now()
+        if isinstance(task, ScanTask):
+            task.heard_at = task.began_at
+        self.places.tried(place)
+        self.pool.send(message, place)
 
     # Hearing of them
 
     def answered(self, worker: WorkerProcess, message: Answer) -> Outcome | None:
         """Take a worker's message; a task that is over has an outcome."""
+        if isinstance(message, SilenceTold):
+            self.places.told(message.source, message.seconds, message.what)
+            return None
         worker.heard_at = self.cache.clock.now()
         task = self._open.get(message.task)
         if task is None:
             return None
         if isinstance(message, Progress):
             task.done = message.done
+            if isinstance(task, ScanTask):  # each word of it is one of its source
+                task.heard_at = worker.heard_at
+                self.places.answered(task.spec.source)
             return None
         worker.tasks.discard(task.id)
         if isinstance(message, Failed):
@@ -215,14 +250,16 @@ class Tasks:
         if isinstance(task, ScanTask):
             assert isinstance(message, Scanned)
             self._close(task)
-            return ScanDone(task, message.left_out)
+            self.places.answered(task.spec.source)
+            return ScanDone(task, message)
         assert isinstance(message, ShardBuilt)
         return self._built(task, message.built)
 
     def _built(self, task: MeasureTask | BuildTask, built: Built) -> BuildDone:
         self._close(task, built.size_bytes if built.samples else 0)
         if built.samples:
-            self._row_bytes[task.lot.dataset.id] = built.size_bytes / len(built.samples)
+            self.places.answered(task.spec.source)
+            self.sizes.note(task.lot.dataset, built)
         return BuildDone(task, built)
 
     def worker_died(self, worker: WorkerProcess) -> list[Outcome]:
@@ -236,43 +273,54 @@ class Tasks:
         if isinstance(task, ScanTask):
             log.warning("worker died dataset=%s", task.spec.name)
             if task.tries < SCAN_TRIES:
-                self.scan(task.job, task.spec, task.tries + 1)  # the worker had other tasks, too
+                self._scan_again(task.to_come(task.tries + 1))  # the worker had other tasks, too
                 return None
             url = task.spec.source.url
             return TaskFailed(
                 task, SourceBusy(f"{url}: the scan's process died", hint="see the log; try again")
             )
         log.warning("worker died dataset=%s samples=%d", task.spec.name, len(task.lot.samples))
-        failed = self._put_back(task.lot) if isinstance(task, BuildTask) else []
+        failed = self._suspects.put_back(task.lot, self.put_urgent) if isinstance(task, BuildTask) else []
         return (
             BuildDone(task, replace(NOTHING_BUILT, failed=failed)) if failed or task.job is not None else None
         )
 
-    def _put_back(self, lot: Lot) -> list[tuple[int, str, str]]:
-        """Have the samples of a dead worker staged again, in halves; return those that failed for good."""
-        purpose = Purpose.READ if lot.is_for_reader else Purpose.KEEP
-        if len(lot.samples) > 1:
-            for half in np.array_split(lot.samples, 2):
-                self.put_urgent(Lot(lot.dataset, half, lot.format, purpose))
-            return []
-        if not isinstance(lot, Suspect):  # the worker had other tasks, too: it may have been one of theirs
-            self._suspects.append(Suspect(lot.dataset, lot.samples, lot.format, purpose))
-            return []
-        return [(int(lot.samples[0]), "crashed", "preparing it ended the worker")]
-
     def stalled(self) -> list[Outcome]:
-        """Leave workers behind that have been silent for long: most likely they hang in their source."""
+        """Leave workers behind that hang in a source, or were silent for long; their other tasks go on."""
+        self.places.forget_old()
+        self.unpacked.drop_idle()
         outcomes: list[Outcome] = []
         for worker in list(self.pool.workers):
-            if worker.tasks and self.cache.clock.now() - worker.heard_at > STALL_S:
+            late = {
+                number for number in worker.tasks if number in self._open and self._is_late(worker, number)
+            }
+            if late:
                 self.pool.drop(worker)
                 for task in self._take_from(worker):
-                    silent = SourceBusy(
-                        f"{task.spec.source.url}: no answer for {STALL_S:.0f} s",
-                        hint="check the mount or the network, then run it again",
-                    )
-                    outcomes.append(TaskFailed(task, silent))
+                    if task.id in late:
+                        outcomes.append(TaskFailed(task, self.places.silent(task.spec.source, STALL_S)))
+                    else:
+                        outcomes += self.again(task)
         return outcomes
+
+    def _is_late(self, worker: WorkerProcess, number: int) -> bool:
+        now, task = self.cache.clock.now(), self._open[number]
+        hung = self.places.hung(task.spec.source)
+        if hung is not None and now - max(hung.since, task.began_at) > HUNG_S:
+            return True
+        heard_at = task.heard_at if isinstance(task, ScanTask) else worker.heard_at
+        return now - heard_at > STALL_S and not self.pool.is_starved(worker)
+
+    def again(self, task: Task) -> list[Outcome]:
+        """Have a task done again, once its source may be asked. A plan does not wait for that."""
+        if isinstance(task, ScanTask):
+            self._scans.put(task.to_come(task.tries))
+        elif isinstance(task, MeasureTask):
+            self.measure(task.lot, task.job)
+        else:
+            self.put_urgent(task.lot)
+            return [BuildDone(task, NOTHING_BUILT)] if task.job is not None else []
+        return []
 
     def _take_from(self, worker: WorkerProcess) -> list[Task]:
         tasks = [self._open[number] for number in worker.tasks if number in self._open]
@@ -284,8 +332,10 @@ class Tasks:
     def _close(self, task: Task, written_bytes: int = 0) -> None:
         """A task is over, and has left a file of so many bytes, or none."""
         del self._open[task.id]
+        self.unpacked.release(task.id)
         if isinstance(task, BuildTask):
-            self.in_flight(task.lot.dataset)[task.lot.samples] = False
+            others = (other.lot for other in self._builds() if isinstance(other, BuildTask))
+            self._in_flight.clear(task.lot, others)
             task.reservation.charge(written_bytes) if written_bytes else task.reservation.release()
 
     def _abandon(self, task: Task) -> None:
@@ -303,7 +353,7 @@ class Tasks:
         for task in [*self._open.values()]:
             self._abandon(task)
 
-    def _scans(self) -> list[ScanTask]:
+    def _scan_tasks(self) -> list[ScanTask]:
         return [task for task in self._open.values() if isinstance(task, ScanTask)]
 
     def _builds(self) -> list[MeasureTask | BuildTask]:
@@ -311,23 +361,30 @@ class Tasks:
 
     # Small facts
 
-    def in_flight(self, dataset: Dataset) -> ByNumber:
-        """Which samples of a data set are in a task. None is when its list is made anew."""
-        return self._in_flight.setdefault(dataset.id, ByNumber(np.bool_))
+    def in_flight(self, dataset: Dataset, for_reader: bool = False) -> ByNumber:
+        """Which samples of a data set are in a task. None is when its list is made anew.
+
+        `for_reader`: in one for a reader. Others give way to all that runs: who waits does not wait for them.
+        """
+        return self._in_flight.of(dataset, for_reader)
 
     def samples_in_flight(self, dataset: Dataset) -> Numbers:
         """The samples of a data set that are in a task."""
         lots = [task.lot for task in self._builds() if isinstance(task, BuildTask)]
         return np.concatenate([NONE, *(lot.samples for lot in lots if lot.dataset is dataset)])
 
+    def count(self, purpose: Purpose) -> int:
+        """How many shards are being built for a purpose."""
+        return sum(task.lot.purpose is purpose for task in self._builds())
+
     def datasets(self) -> set[int]:
         """The ids of data sets that have a task, or samples that wait for one."""
-        lots = [*(lot for _, lot in self._urgent), *self._suspects, *(task.lot for task in self._builds())]
+        lots = [*self._urgent, *self._suspects, *(task.lot for task in self._builds())]
         return {lot.dataset.id for lot in lots}
 
     def scanned(self, job: int) -> int:
         """Objects that the scan for a job has seen so far."""
-        return sum(task.done for task in self._scans() if task.job == job)
+        return sum(task.done for task in self._scan_tasks() if task.job == job)
 
     def under_way(self, dataset: Dataset) -> int:
         """Samples that are prepared but whose shard is not complete."""
@@ -335,43 +392,7 @@ class Tasks:
 
     def paths(self) -> set[Path]:
         """Files that may be there and that the catalog does not have."""
-        scans = [task.scan for task in self._scans()]
+        scans = [task.scan for task in self._scan_tasks()]
         files = [task.file for task in self._builds() if isinstance(task, BuildTask)]
-        paths = {path for scan in scans for path in scan.paths}
+        paths = {path for scan in scans for path in scan.paths} | self.unpacked.paths()
         return paths | {path for file in files for path in (file.path, file.scratch)}
-
-    def mean_row_bytes(self, dataset: Dataset) -> float:
-        return dataset.row_bytes or self._row_bytes.get(dataset.id, GUESS_ROW_BYTES)
-
-    def knows_row_bytes(self, dataset: Dataset) -> bool:
-        return dataset.row_bytes is not None or dataset.id in self._row_bytes
-
-    def shard_samples_max(self, dataset: Dataset) -> int:
-        return max(1, min(int(SHARD_BYTES / self.mean_row_bytes(dataset)), SHARD_SAMPLES_MAX))
-
-    def bytes_for(self, dataset: Dataset, samples: int, shard_format: str = "arrow") -> int:
-        """What a shard of so many samples takes, at most or so."""
-        return int(samples * self._stored_bytes(dataset, shard_format)) + SHARD_OVERHEAD_BYTES
-
-    def samples_that_fit(self, dataset: Dataset, samples: int, shard_format: str = "arrow") -> int:
-        """How many of so many samples the budget has room for."""
-        room = self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
-        return max(0, min(samples, int(room / self._stored_bytes(dataset, shard_format))))
-
-    def _stored_bytes(self, dataset: Dataset, shard_format: str) -> float:
-        """What a sample takes on the disk. Where rows differ in size, files that are there have shown it."""
-        row_bytes = self.mean_row_bytes(dataset)
-        if shard_format == "lmdb" and dataset.row_bytes is not None:
-            row_bytes = -(-(row_bytes + LMDB_PAGE_HEAD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-        return row_bytes + ROW_OVERHEAD_BYTES
-
-
-def _build_message(number: int, lot: Lot, file: ShardFile | None) -> BuildShard:
-    dataset = lot.dataset
-    manifest, records = dataset.record.manifest, _list_of(dataset)
-    samples = lot.samples.tolist()
-    return BuildShard(number, dataset.spec, manifest, records, samples, lot.format, lot.is_for_reader, file)
-
-
-def _list_of(dataset: Dataset) -> ListPlace:
-    return ListPlace(dataset.directory, dataset.record.lineage, tuple(dataset.record.segments))

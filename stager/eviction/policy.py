@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 
-from stager.cache.heat import Floats
+from stager.heat.heat import Floats
 from stager.reader.values import Numbers
 from stager.sessions.course import NEVER, Course
 
@@ -41,14 +41,26 @@ def _known_waits(samples: Numbers, courses: Iterable[Course], skip: bool) -> Flo
     return soonest
 
 
+def waits_together(waits: Floats, companies: Numbers) -> Floats:
+    """The same where samples are fetched together: a company waits for the first of it that is needed.
+
+    Of a chunk that is kept in part, the rest is fetched again at its next use: nothing would be gained.
+    """
+    found, of = np.unique(companies, return_inverse=True)
+    soonest = np.full(len(found), np.inf)
+    np.minimum.at(soonest, of, waits)
+    return np.asarray(soonest[of])
+
+
 def swap(
-    room_bytes: float, waits_in: Floats, size_in: float, waits_here: Floats, sizes_here: Floats
+    room_bytes: float, waits_in: Floats, sizes_in: Floats | float, waits_here: Floats, sizes_here: Floats
 ) -> tuple[int, int]:
     """How many of those that come in are kept, and how many of those that are here make room for them.
 
-    Those that come in are sorted by wait, the soonest first; those that are here, the latest first.
+    Those that come in are sorted by wait, the soonest first; those that are here, the latest first. Each may
+    be one sample, or a company of them.
     """
-    need = np.arange(1, len(waits_in) + 1) * size_in - room_bytes
+    need = np.cumsum(np.broadcast_to(sizes_in, len(waits_in))) - room_bytes
     freed = np.cumsum(sizes_here)
     victims = np.where(need <= 0, 0, np.searchsorted(freed, need) + 1)
     pays = victims <= len(freed)

@@ -7,13 +7,11 @@ counted in samples. A policy may also let a sample pass without keeping it.
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from stager.reader.values import Numbers
-
-NEVER: Final = np.iinfo(np.int64).max
+from stager.sessions.course import NEVER
 
 
 def next_uses(trace: Numbers) -> Numbers:

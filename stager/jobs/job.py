@@ -1,7 +1,7 @@
 """One request to stage something: what is asked, and how far it is."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,12 +11,17 @@ from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.config import FIRST_SHARD_SAMPLES
 from stager.errors import StagerError
-from stager.jobs.plan import Plan
+from stager.jobs.crowd import Crowd
+from stager.jobs.plan import Evicted, Plan
+from stager.jobs.rate import rate_now, rate_then
 from stager.reader.index import is_failed
 from stager.reader.record import DatasetSpec
+from stager.reader.samples.by_number import ByNumber
+from stager.reader.samples.changes import Changes
 from stager.reader.samples.runs import Collection, Runs, is_among
 from stager.reader.samples.subset import Drawn, Subset
-from stager.reader.values import ByNumber, Mask, Numbers
+from stager.reader.values import Mask, Numbers
+from stager.worker.messages import Relist, Scanned
 
 ENDED = ("done", "failed", "cancelled")
 LOOK_SAMPLES: Final = 16_384  # of a queue, at once
@@ -37,6 +42,19 @@ class Request:
     stop_after: str = ""  # "scan" or "plan": go no further
     is_local: bool = False  # asked of no service: ends with the command
     retry_failed: bool = False  # also samples that had failed for good
+    evict_cold: bool = False  # what does not fit may take the place of what is needed latest
+    refresh: str = ""  # "look": what has changed; "take": take it, and "take_removals": whatever is gone
+    relist: Relist | None = None  # nobody asked: it is a look of the watch, at these folders
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it stages anything, so that a start takes it up again. A watch looks anew by itself."""
+        return not self.stop_after and self.refresh != "look" and self.relist is None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a reader waits for it, which wants to open the data set."""
+        return self.stop_after == "scan"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -46,10 +64,17 @@ class Request:
             "stop_after": self.stop_after,
             "is_local": self.is_local,
             "retry_failed": self.retry_failed,
+            "evict_cold": self.evict_cold,
+            "refresh": self.refresh,
         }
+
+    def keyed(self, recipe: Mapping[str, Any] | None) -> "Request":
+        """The same, by a recipe that has the code of its functions; None: it has no functions."""
+        return replace(self, spec=replace(self.spec, recipe=recipe)) if recipe else self
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Request":
+        """As the catalog has it; what older versions did not ask has its default."""
         return cls(
             DatasetSpec.from_json(value["spec"]),
             Subset.from_json(value["subset"]),
@@ -57,6 +82,8 @@ class Request:
             value["stop_after"],
             value["is_local"],
             value.get("retry_failed", False),
+            value.get("evict_cold", False),
+            value.get("refresh", ""),
         )
 
 
@@ -69,10 +96,12 @@ class Job:
     state: str = "queued"
     dataset: Dataset | None = None
     is_drawn: bool = False  # what it wants of the data set is known
+    is_fixed: bool = False  # and does not change with the data set's versions
     classes: tuple[str, ...] = ()
     saved_as: str = ""
     format: str = ""
     format_why: str = ""
+    fields: tuple[str, ...] = ()  # of a sample, as people read them
     numbers: Collection = field(default_factory=nothing)  # of the subset, in rising order
     queue: Collection = field(default_factory=nothing)  # what it comes to, in this order
     cursor: int = 0
@@ -87,27 +116,41 @@ class Job:
     failed: int = 0
     bytes: int = 0
     plan: Plan | None = None
+    evicts: tuple[Evicted, ...] = ()  # what goes, or has gone, to make room
     error: StagerError | None = None
     stops: bool = False  # it was cancelled, and what is under way for it is still to come
     paused: StagerError | None = None  # while there is no room: why
     left_out: str = ""  # what the scan passed by, and why
+    lacks_samples: bool = False  # among that is what should have been samples
+    is_scanned: bool = False
+    unripe: tuple[str, ...] = ()  # folders with files that somebody still wrote, which count later
+    diff: Changes | None = None  # what a refresh has found at the source
     changed: Mapping[str, Any] | None = None  # what was staged before and does not count any more, and why
     began_at: float = 0.0
     staging_at: float = 0.0
+    crowd: Crowd = field(default_factory=Crowd)  # on the cores, since it began, or since it stages
+    ended_before: int = 0  # staged or failed when it began to stage: no part of its rate
     ended_at: float = 0.0
 
     @property
     def ended(self) -> bool:
         return self.state in ENDED
 
+    def take_scan(self, samples: int, told: Scanned) -> None:
+        """How many samples there are, and what of the source is none."""
+        self.scanned, self.left_out, self.lacks_samples = samples, told.left_out, told.lacks_samples
+        self.is_scanned, self.unripe = True, told.unripe
+
     def begin(self, dataset: Dataset) -> None:
         """Its data set is known, and what it wants of it is being drawn."""
-        self.dataset = dataset
+        self.dataset, self.fields = dataset, tuple(map(str, dataset.record.fields))
         self.wait_for(nothing())
 
     def want(self, cache: Cache, dataset: Dataset, drawn: Drawn) -> None:
         """Take what was drawn for what it wants, and find out what of it is missing."""
-        numbers = drawn.numbers if isinstance(drawn.numbers, Runs) else np.sort(drawn.numbers)
+        numbers = queue = drawn.numbers
+        if not isinstance(drawn.numbers, Runs):
+            numbers, queue = np.sort(drawn.numbers), dataset.records.as_the_source_has(drawn.numbers)
         here = dataset.index.used()
         here = here[is_among(here, numbers)]
         cache.mend(dataset, here)  # or it would wait for what is there
@@ -115,8 +158,8 @@ class Job:
         failed, kept = is_failed(dataset.index.words[here]), cache.kept(dataset, here)
         self.is_drawn, self.classes = True, drawn.classes
         self.format, self.format_why = dataset.choose_format(self.request.format)
-        self.saved_as = cache.save_subset(dataset, self.request.subset, drawn.classes)
-        self.wait_for(numbers, drawn.numbers, here[failed | kept])
+        self.saved_as = dataset.save_subset(self.request.subset, drawn.classes, cache.scratch)
+        self.wait_for(numbers, queue, here[failed | kept])
         self.wanted, self.failed = len(numbers), int(failed.sum())
         self.already = self.wanted - self.failed - self.left - self.staged
 
@@ -185,6 +228,11 @@ class Job:
         else:
             self.failed += count
 
+    def begin_staging(self, plan: Plan, now: float) -> None:
+        """What it takes is known; its rate counts from here."""
+        self.plan, self.staging_at, self.ended_before = plan, now, self.staged + self.failed
+        self.crowd = Crowd()
+
     def let_go(self) -> None:
         """It has ended, and is only told of any more: what is as large as its data set goes."""
         self.dataset = None
@@ -203,7 +251,9 @@ class Job:
         now = self.ended_at or now
         done = self.already + self.staged + self.failed
         staging_s = now - self.staging_at if self.staging_at else 0.0
-        rate = (self.staged + self.failed + under_way) / staging_s if staging_s > 0 else 0.0
+        since = max(self.staged + self.failed + under_way - self.ended_before, 0)
+        planned_rate = self.plan.rate if self.plan else 0.0
+        rate = rate_then(since, staging_s) if self.ended else rate_now(since, staging_s, planned_rate)
         left = max(self.wanted - done - under_way, 0)
         return {
             "id": self.id,
@@ -222,12 +272,17 @@ class Job:
             "failed": self.failed,
             "bytes": self.bytes,
             "seconds": round(now - self.began_at, 3),
+            "staging_s": round(staging_s, 3),
             "format": self.format,
             "format_why": self.format_why,
+            "fields": list(self.fields),
             "stop_after": self.request.stop_after,
             "plan": self.plan.to_json() if self.plan else None,
             "paused": self.paused.message if self.paused else None,
             "changed": self.changed,
+            "refresh": self.request.refresh,
+            "diff": self.diff.to_json() if self.diff else None,
             "left_out": self.left_out,
+            "lacks_samples": self.lacks_samples,
             "error": errors.to_json(self.error) if self.error else None,
         }

@@ -23,11 +23,9 @@ def ready_in(missing: int, staging_rate: float, samples: int, reader_rate: float
 
 
 def ready_json(job: Mapping[str, Any], reader_rate: float | None) -> dict[str, Any]:
-    """The line for a job as it is told. Before it has a rate of its own, the plan's."""
+    """The line for a job as it is told."""
     missing = max(job["wanted"] - job["done"] - job["under_way"], 0)
     rate = job["rate"]
-    if not rate and job["plan"] and job["plan"]["seconds"]["estimate"]:
-        rate = job["plan"]["samples"] / job["plan"]["seconds"]["estimate"]
     in_s = ready_in(missing, rate, job["wanted"], reader_rate)
     return {
         "in_s": None if in_s is None else round(in_s, 1),
@@ -41,7 +39,7 @@ def say_ready(ready: Mapping[str, Any]) -> str:
     reader = (
         f"the last reader took {ready['reader_rate']:,.0f} samples/s"
         if ready["reader_rate"]
-        else "no reader has been seen yet, so one of any speed"
+        else "however fast it reads: no reader has been seen yet"
     )
     if ready["in_s"] is None:
         return "ready: not known yet"
@@ -49,5 +47,6 @@ def say_ready(ready: Mapping[str, Any]) -> str:
         return f"ready: start now, and training never waits ({reader})"
     seconds = say_seconds(ready["in_s"])
     return (
-        f"ready in {seconds}: started then, training does not wait; started now, {seconds} in all ({reader})"
+        f"ready in {seconds}: a training that starts then never waits,"
+        f" one that starts now waits {seconds} ({reader})"
     )

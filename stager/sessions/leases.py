@@ -4,7 +4,8 @@ A lease decides what is kept, never what is safe: a reader without one sees miss
 as long as the process that said hello; where that cannot be seen (a container), as long as it is heard.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,20 @@ class Leases:
             self._by_session[session] = row
             self._catalog.put_lease(row)
 
+    def give_up(self, session: str, pid: int) -> bool:
+        """A session is over. False: whoever says so did not open it."""
+        known = self._by_session.get(session)
+        if known is None or known.pid != pid:
+            return False
+        del self._by_session[session], self._heard[session]
+        self._catalog.remove_leases([session])
+        return True
+
+    def forget(self, sessions: Iterable[str]) -> None:
+        """These read no more, whatever they say of themselves: what they have open is going."""
+        gone = [session for session in sessions if self._by_session.pop(session, None) is not None]
+        self._catalog.remove_leases(gone)
+
     def heard(self, session: str) -> bool:
         """A session is alive. False: we do not know what it reads."""
         self._heard[session] = self._clock.now()
@@ -70,6 +85,16 @@ class Leases:
         for row in self._by_session.values():
             held.setdefault(row.dataset, set()).add(row.manifest)
         return held
+
+    def sessions_of(self, name: str) -> set[str]:
+        """The sessions that read a data set."""
+        self.held()  # forgets those that are gone
+        return {session for session, row in self._by_session.items() if row.dataset == name}
+
+    def readers_of(self, name: str) -> Counter[str]:
+        """How many sessions read each version of a data set, by manifest."""
+        self.held()  # forgets those that are gone
+        return Counter(row.manifest for row in self._by_session.values() if row.dataset == name)
 
     def _is_alive(self, row: LeaseRow) -> bool:
         if row.began and self._began(row.pid) == row.began:

@@ -10,13 +10,17 @@ import numpy as np
 from stager.cache.dataset import Dataset
 from stager.clock import Clock
 from stager.errors import UsageError
-from stager.reader.cuts import Cut
+from stager.reader.cuts import length_of
+from stager.reader.cuts.cut import Cut, Draws, Rows
+from stager.reader.cuts.patches.patch import Patches
+from stager.reader.cuts.patches.random_patch import RandomPatch
 from stager.reader.index import is_failed, is_resident
 from stager.reader.order import epoch_order, rank_order
+from stager.reader.samples.by_number import ByNumber
 from stager.reader.samples.manifest import Manifest
 from stager.reader.samples.runs import Runs, is_among
 from stager.reader.samples.subset import Subset, draw
-from stager.reader.values import ByNumber, Mask, Numbers
+from stager.reader.values import Mask, Numbers
 from stager.sessions.course import NEVER, Course, Uses
 
 SILENT_S: Final = 5.0  # a session that does not report for so long has ended
@@ -24,6 +28,7 @@ RESTS_S: Final = 600.0  # and may come back for its next epoch: a training valid
 NEAR_SAMPLES: Final = 64  # shards that are needed at once are small
 SOON_SAMPLES: Final = 256  # once it reads: about a batch, for a shard costs as much as some samples
 LOOK_SAMPLES: Final = 16_384  # of an order, at once
+DRAWS_AT_ONCE: Final = 4096  # whose rows are worked out together
 NONE: Final = np.zeros(0, dtype=np.int64)
 GUESS_RATE: Final = 1000.0  # samples/s of a reader that has not told any position yet
 
@@ -77,8 +82,18 @@ class OpenSession:
                 f"the subset of {reading.dataset} has {len(self._numbers)} samples,"
                 f" the reader has {reading.length}"
             )
+        if isinstance(reading.cut, Patches) and reading.cut.bricks != len(self._numbers):
+            raise UsageError(f"{reading.dataset} has other volumes than the cut", hint="open it again")
+        self._cut = reading.cut
+        if isinstance(reading.cut, RandomPatch) and reading.cut.foreground:
+            counts = manifest.foreground(reading.cut.foreground)
+            if counts is None:
+                raise UsageError(f"the foreground of {reading.dataset} was not counted", hint="open it again")
+            self._cut = reading.cut.knowing(counts)
+        self._rows: Rows | None = None  # of the order's draws, if there is a cut
         self.order = self._order(0)  # sample numbers
         self.position = 0  # samples of the order that have been read
+        self._draws = 0  # of this rank, likewise
         self.cursor = 0  # samples of the order that are resident, failed or given out
         self.began_at = self.heard_at = clock.now()
         self._began: int | None = None  # the first position we heard
@@ -88,16 +103,23 @@ class OpenSession:
         reading = self.asked
         if reading.own_orders:
             return reading.own_orders[epochs_ahead] if epochs_ahead < len(reading.own_orders) else NONE
-        if reading.shuffle:
-            order = self._numbers[epoch_order(len(self._numbers), reading.seed, reading.epoch + epochs_ahead)]
-        else:
-            order = self._numbers[:]
+        count, epoch = length_of(self._cut, len(self._numbers)), reading.epoch + epochs_ahead
+        order = epoch_order(count, reading.seed, epoch) if reading.shuffle else np.arange(count)
         start = 0 if epochs_ahead else reading.start
-        read = rank_order(order, start, reading.rank, reading.world_size, reading.drop_last)
-        return reading.cut.rows(read) if reading.cut else read
+        ranks = reading.rank, reading.world_size, reading.drop_last
+        read = rank_order(order, start, *ranks)
+        if self._cut is None:
+            return self._numbers[read]
+        draws = rank_order(np.arange(count), start, *ranks)
+        rows = self._cut.rows(Draws.of(reading.seed, epoch, draws, read))
+        if not epochs_ahead:
+            self._rows = rows
+        return self._numbers[rows.positions]
 
     def heard(self, position: int) -> Numbers:
         """It is alive, and this far; return the samples it has read since."""
+        self._draws = max(self._draws, position)
+        position = self._rows.before(position) if self._rows else position  # it counts draws
         if self._began is None:
             self._began, self.began_at = position, self._clock.now()
         self.heard_at = self._clock.now()
@@ -132,11 +154,13 @@ class OpenSession:
     def look_ahead(self) -> None:
         """Work out what evictions ask for. It takes half a second for a million samples: off the loop."""
         self._uses.after(NONE, 0)
+        self.is_ahead(NONE)
         self._members(NONE).any()
 
     def course(self) -> Course:
         """What is known of the reads to come."""
-        is_uniform = not self.asked.own_orders
+        # Patches share bricks: some are read often in an epoch, and some never.
+        is_uniform = not self.asked.own_orders and not isinstance(self.asked.cut, Patches)
         rate = self.rate
         epoch_s = max(len(self.order), 1) / rate
         # From the position that was told, not from the likely one: that is a guess, and a sample which the
@@ -156,9 +180,27 @@ class OpenSession:
         places[self.order] = np.arange(1, len(self.order) + 1, dtype=np.int32)  # of several, the last stays
         return places
 
+    @cached_property
+    def _last_draws(self) -> ByNumber:
+        """The same of draws, and of those of all ranks: of the chunks of patches, each needs other bricks."""
+        asked, draws = self.asked, ByNumber(np.int32)
+        count = length_of(self._cut, len(self._numbers))
+        order = epoch_order(count, asked.seed, asked.epoch) if asked.shuffle else np.arange(count)
+        for first in range(asked.start, count, DRAWS_AT_ONCE):
+            some = np.arange(first, min(first + DRAWS_AT_ONCE, count))
+            assert self._cut is not None
+            rows = self._cut.rows(Draws.of(asked.seed, asked.epoch, some, order[some]))
+            draws[self._numbers[rows.positions]] = some[rows.draw_of()] + 1  # of several, the last stays
+        return draws
+
     def is_ahead(self, samples: Numbers) -> Mask:
-        """Which of these samples are still to be read."""
-        return np.asarray(self._last_places[samples] > self.position)
+        """Which of these samples are still to be read: where several share a chunk, by any rank."""
+        own = np.asarray(self._last_places[samples] > self.position)
+        is_alone = self.asked.world_size == 1 or not isinstance(self._cut, Patches) or self.asked.own_orders
+        if is_alone:
+            return own
+        read = self.asked.start + self._draws * self.asked.world_size  # by all, as far as this one is
+        return np.asarray(own | (self._last_draws[samples] > read))
 
     def distance_to(self, samples: Numbers) -> int | None:
         """How many samples it reads before the first of these; None: they are not in its order."""
@@ -248,6 +290,11 @@ class Sessions:
             known.dataset.heat.add(known.heard(position), self._clock.wall())
         return known is not None
 
+    def forget(self, name: str) -> None:
+        """A session has said that it is over."""
+        self._open.pop(name, None)
+        self._resting.pop(name, None)
+
     def end_silent(self) -> None:
         """Let sessions rest whose process is silent; forget them when it does not come back."""
         now = self._clock.now()
@@ -278,6 +325,11 @@ class Sessions:
     def datasets(self) -> set[int]:
         """The ids of data sets that are read."""
         return {session.dataset.id for session in (*self._open.values(), *self._resting.values())}
+
+    def of_name(self, name: str) -> set[str]:
+        """The sessions that read a data set, also those that rest."""
+        every = {**self._open, **self._resting}
+        return {session for session, known in every.items() if known.dataset.name == name}
 
     def versions(self) -> set[tuple[str, str]]:
         """The data sets and manifests that are read, also by those that rest."""
@@ -325,6 +377,10 @@ class Sessions:
     def by_need(self) -> list[OpenSession]:
         """Those with the shortest lead first."""
         return sorted(self._open.values(), key=lambda session: session.lead)
+
+    def have_all(self) -> bool:
+        """Whether all that is still to be read in these epochs is staged, or under way."""
+        return all(session.cursor >= len(session.order) for session in self._open.values())
 
     def _of(self, dataset: Dataset) -> list[OpenSession]:
         return [session for session in self._open.values() if session.dataset is dataset]

@@ -13,8 +13,9 @@ from stager.reader.index import is_failed, is_resident
 from stager.reader.values import Numbers
 
 LAST_KEPT: Final = 100_000
+LATE_S: Final = 0.5
 
-Answer = dict[str, Any]  # {"pending": [...], "reasons": {sample: reason}, "failed": [...]}
+WantAnswer = dict[str, Any]  # {"pending": [...], "reasons": {sample: reason}, "failed": [...]}
 
 
 @dataclass(slots=True)
@@ -26,7 +27,8 @@ class WaitingReader:
     reasons: dict[int, str]
     until: float  # monotonic
     since: float
-    answer: "Future[Answer]"
+    answer: "Future[WantAnswer]"
+    is_late: bool = False  # what was under way for others has not come: it is staged for this reader
 
     def failed(self) -> list[int]:
         """Those of its samples that cannot be had."""
@@ -43,7 +45,10 @@ class WaitingReaders:
         self._open: list[WaitingReader] = []
         self.last: dict[tuple[str, int, int], dict[str, Any]] = {}  # (lineage, data set, sample) -> last miss
 
-    def add(self, dataset: Dataset, reasons: dict[int, str], wait_s: float) -> "Future[Answer]":
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, dataset: Dataset, reasons: dict[int, str], wait_s: float) -> "Future[WantAnswer]":
         """Wait for the samples that `reasons` has, each with why it is missing."""
         now = self._clock.now()
         want = WaitingReader(dataset, set(reasons), reasons, now + wait_s, now, Future())
@@ -66,6 +71,16 @@ class WaitingReaders:
                     {"pending": sorted(want.waiting), "reasons": want.reasons, "failed": want.failed()}
                 )
 
+    def late(self) -> list[tuple[Dataset, Numbers]]:
+        """What is waited for since some time, and so is not to be left to whoever has it; each told once."""
+        now = self._clock.now()
+        found = []
+        for want in self._open:
+            if not want.is_late and now - want.since >= LATE_S:
+                want.is_late = True
+                found.append((want.dataset, np.sort(np.fromiter(want.waiting, dtype=np.int64))))
+        return found
+
     def _remember(self, want: WaitingReader) -> None:
         wait_s = round(self._clock.now() - want.since, 3)
         for number, reason in want.reasons.items():
@@ -86,6 +101,10 @@ class WaitingReaders:
             [w for w in self._open if w.dataset is dataset and not w.waiting.isdisjoint(samples.tolist())],
             error,
         )
+
+    def leave(self, dataset: Dataset, error: StagerError) -> None:
+        """A data set is going: whoever waits for any of it is told."""
+        self._fail([want for want in self._open if want.dataset is dataset], error)
 
     def fail_all(self, error: StagerError) -> None:
         self._fail(list(self._open), error)

@@ -1,24 +1,18 @@
 """What the service and its workers say to each other. Each message is one line of JSON."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, cast
 
 from stager import errors
 from stager.errors import StagerError
+from stager.lines import Message, by_name, read_line
 from stager.reader.record import DatasetSpec
+from stager.reader.values import SourceSpec
 
-
-class Message:
-    """Whatever is sent is a dataclass of one of the kinds below."""
-
-    __slots__ = ()
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(**value)
+BUCKETS_MOST: Final = 512  # of limits, that all workers of a cache share
+BACKGROUND: Final = "background"  # the argument of a worker for what nobody waits for
 
 
 # To a worker
@@ -39,19 +33,24 @@ class ListPlace:
 
 @dataclass(frozen=True, slots=True)
 class KnownVersion:
-    """What a scan is compared with. `relist`: have its list of samples made anew."""
+    """What a scan is compared with. `relist`: have its list of samples made anew.
+
+    `is_alike`: it was scanned by the same layout and recipe.
+    """
 
     records: ListPlace
     manifest: Path
     relist: bool
+    is_alike: bool
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "KnownVersion":
-        return cls(ListPlace.from_json(value["records"]), Path(value["manifest"]), value["relist"])
+        records, manifest = ListPlace.from_json(value["records"]), Path(value["manifest"])
+        return cls(records, manifest, value["relist"], value["is_alike"])
 
 
 @dataclass(frozen=True, slots=True)
-class ShardFile:
+class FileToWrite:
     """A file that is to be written: under which name, and which it has meanwhile."""
 
     path: Path
@@ -60,7 +59,7 @@ class ShardFile:
     free_before: int  # bytes that must be free on the disk right before
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "ShardFile":
+    def from_json(cls, value: Mapping[str, Any]) -> "FileToWrite":
         return cls(Path(value["path"]), Path(value["scratch"]), value["room_bytes"], value["free_before"])
 
 
@@ -76,6 +75,38 @@ class OpenSource(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Relist:
+    """What a watch knows of a source: it need not all be listed. What somebody still writes is left alone.
+
+    `folders`: what lies right in these may have changed; `trees`: all below these. `is_part`: nothing else.
+    `rest_s`: a file of the last seconds counts only later.
+    """
+
+    folders: tuple[str, ...]
+    trees: tuple[str, ...]
+    is_part: bool
+    rest_s: float
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Relist":
+        return cls(tuple(value["folders"]), tuple(value["trees"]), value["is_part"], value["rest_s"])
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimits(Message):
+    """What holds from now on. A limit of a source: the number of its bucket, and bytes a second."""
+
+    buckets: Path  # where they are
+    cores: float | None = None  # that may prepare; None: all
+    of_all: tuple[int, float] | None = None  # of all sources together
+    of: Mapping[str, tuple[int, float]] = field(default_factory=dict)  # of data sets, by name
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "SetLimits":
+        return cls(**{**value, "buckets": Path(value["buckets"])})
+
+
+@dataclass(frozen=True, slots=True)
 class ScanSource(Message):
     """List a source and write its manifest to `path`."""
 
@@ -83,11 +114,15 @@ class ScanSource(Message):
     dataset: DatasetSpec
     path: Path
     known: KnownVersion | None  # None: it was never scanned before
+    is_urgent: bool = True  # a reader waits for it
+    relist: Relist | None = None  # None: a person asked, for all that is there
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ScanSource":
         known = KnownVersion.from_json(value["known"]) if value["known"] else None
-        return cls(value["task"], DatasetSpec.from_json(value["dataset"]), Path(value["path"]), known)
+        relist = Relist.from_json(value["relist"]) if value["relist"] else None
+        about = value["task"], DatasetSpec.from_json(value["dataset"]), Path(value["path"])
+        return cls(*about, known, value["is_urgent"], relist)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +136,9 @@ class BuildShard(Message):
     samples: list[int]
     format: str
     is_urgent: bool
-    file: ShardFile | None
+    file: FileToWrite | None
+    made: Path | None = None  # where what a function makes is kept until the shard is durable
+    unpacked: Path | None = None  # where objects are unpacked, if any are
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "BuildShard":
@@ -113,7 +150,9 @@ class BuildShard(Message):
             value["samples"],
             value["format"],
             value["is_urgent"],
-            ShardFile.from_json(value["file"]) if value["file"] else None,
+            FileToWrite.from_json(value["file"]) if value["file"] else None,
+            Path(value["made"]) if value["made"] else None,
+            Path(value["unpacked"]) if value["unpacked"] else None,
         )
 
 
@@ -130,10 +169,22 @@ class Progress(Message):
 
 @dataclass(frozen=True, slots=True)
 class Scanned(Message):
-    """A scan is done. `left_out`: what it passed by, and why."""
+    """A scan is done. `left_out`: what it passed by, and why; `ending`: of most files of another kind.
+
+    `recipe`: with the code of its functions, if it has any. `lacks_samples`: what was passed by should have
+    been samples. `unripe`: folders with files that somebody still writes.
+    """
 
     task: int
     left_out: str = ""
+    ending: str = ""
+    recipe: Mapping[str, Any] | None = None
+    lacks_samples: bool = False
+    unripe: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Scanned":
+        return cls(**{**value, "unripe": tuple(value["unripe"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +198,13 @@ class Built:
     read_bytes: int
     reads: int
     fetch_s: float  # the median of one request
-    prepare_s: float  # the median of one sample: the first ones also load the decoders
+    prepare_s: float  # the mean of a sample on a core, but for the first ones: they load decoders
+    byte_s: float  # the median of a sample's seconds a byte, where each is one whole object; else 0
+    made_s: float = 0.0  # that a person's function worked on all of them
+    made_squares: float = 0.0  # of its seconds for each, for their spread
 
 
-NOTHING_BUILT: Final = Built([], [], 0, 0, 0, 0, 0.0, 0.0)
+NOTHING_BUILT: Final = Built([], [], 0, 0, 0, 0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +229,11 @@ class Failed(Message):
 
     @classmethod
     def by(cls, task: int, error: StagerError) -> "Failed":
+        """An error as its message."""
         return cls(task, errors.to_json(error))
 
     def to_error(self) -> StagerError:
+        """The error again, of its own class."""
         return errors.from_json(self.error)
 
 
@@ -189,6 +245,19 @@ class NativeTold(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class SilenceTold(Message):
+    """A source has not answered for so long. `what`: the call that waits; '': it answers again."""
+
+    source: SourceSpec
+    seconds: float
+    what: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "SilenceTold":
+        return cls(SourceSpec(**value["source"]), value["seconds"], value["what"])
+
+
+@dataclass(frozen=True, slots=True)
 class Logged(Message):
     """A line for the owner's log: there is one log, in one format."""
 
@@ -197,29 +266,19 @@ class Logged(Message):
 
 
 Task = ScanSource | BuildShard
-Answer = Progress | Scanned | ShardBuilt | Failed
-ToWorker = OpenSource | Task
+Answer = Progress | Scanned | ShardBuilt | Failed | SilenceTold
+ToWorker = OpenSource | SetLimits | Task
 FromWorker = Answer | NativeTold | Logged
 
-_TO_WORKER: Final[dict[str, type[ToWorker]]] = {
-    kind.__name__: kind for kind in (OpenSource, ScanSource, BuildShard)
-}
-_FROM_WORKER: Final[dict[str, type[FromWorker]]] = {
-    kind.__name__: kind for kind in (Progress, Scanned, ShardBuilt, Failed, NativeTold, Logged)
-}
-
-
-def line_of(message: ToWorker | FromWorker) -> str:
-    return json.dumps({"kind": type(message).__name__, **asdict(message)}, default=str) + "\n"  # paths
+_TO_WORKER: Final = by_name(OpenSource, SetLimits, ScanSource, BuildShard)
+_FROM_WORKER: Final = by_name(Progress, Scanned, ShardBuilt, Failed, SilenceTold, NativeTold, Logged)
 
 
 def read_by_worker(line: str) -> ToWorker:
     """What the service says in a line."""
-    value = json.loads(line)
-    return _TO_WORKER[value.pop("kind")].from_json(value)
+    return cast(ToWorker, read_line(line, _TO_WORKER))
 
 
 def read_by_service(line: str) -> FromWorker:
     """What a worker says in a line. Raise ValueError if it was cut off."""
-    value = json.loads(line)
-    return _FROM_WORKER[value.pop("kind")].from_json(value)
+    return cast(FromWorker, read_line(line, _FROM_WORKER))

@@ -1,0 +1,1 @@
+"""What waits to become a task, and in which company."""
