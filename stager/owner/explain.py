@@ -20,14 +20,15 @@ def reasons_of(dataset: Dataset, missing: Numbers, planned: Mask, has_room: bool
     """One of MISS_REASONS for each missing sample: what was lost says how; else it never was there."""
     reasons = {}
     for number, is_planned in zip(missing.tolist(), planned.tolist(), strict=True):
-        loss = dataset.losses.of(number)
+        departure = dataset.departure_log.of(number)
         otherwise = "late" if is_planned else "not_planned"
-        reasons[number] = loss.reason if loss else otherwise if has_room else "over_budget"
+        reasons[number] = departure.reason if departure else otherwise if has_room else "over_budget"
     return reasons
 
 
-def explain(cache: Cache, dataset: Dataset, number: int, planned: Mask, has_room: bool) -> str:
-    """One sentence about one sample, by its number."""
+def explain(cache: Cache, dataset: Dataset, place: int, planned: Mask, has_room: bool) -> str:
+    """One sentence about one sample, by its place in the newest manifest."""
+    number = int(dataset.manifest.numbers[place])
     word = dataset.index.words[number : number + 1]
     if is_resident(word)[0]:
         shard = int(shard_of(word)[0])
@@ -36,12 +37,18 @@ def explain(cache: Cache, dataset: Dataset, number: int, planned: Mask, has_room
         return f"resident in shard {shard:08x} {since}"
     if is_failed(word)[0]:
         failure = next(row for row in cache.catalog.failures(dataset.id) if row.sample == number)
-        return f"not resident: failed at {_clock(failure.at)}: {failure.reason}: {failure.detail}"
+        detail = with_table_row(failure.detail, dataset.manifest.table_row(place))
+        return f"not resident: failed at {_clock(failure.at)}: {failure.reason}: {detail}"
     reason = reasons_of(dataset, np.asarray([number]), planned, has_room)[number]
-    loss = dataset.losses.of(number)
+    departure = dataset.departure_log.of(number)
     return f"not resident: {reason}" + (
-        f" at {_clock(loss.at)}: {loss.detail}" if loss else f": {_MEANS[reason]}"
+        f" at {_clock(departure.at)}: {departure.detail}" if departure else f": {_MEANS[reason]}"
     )
+
+
+def with_table_row(detail: str, table_row: str) -> str:
+    """What is wrong with a sample, and the row of the table that has it."""
+    return f"{table_row}: {detail}" if table_row else detail
 
 
 def _clock(at: float) -> str:

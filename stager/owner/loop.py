@@ -12,6 +12,7 @@ import numpy as np
 
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset, Failure
+from stager.cache.pins import PinsToCome
 from stager.cache.verify import drop_bad_shards
 from stager.catalog.rows import ShardRow
 from stager.clock import Clock
@@ -30,27 +31,30 @@ from stager.dispatch.task import (
     Task,
     TaskFailed,
 )
-from stager.dispatch.tasks import SHARD_OVERHEAD_BYTES, Tasks
+from stager.dispatch.tasks import Tasks
+from stager.dispatch.unpacked import NeverRoom
 from stager.errors import CacheError, NoService, NoSpace, StagerError, known_error
 from stager.eviction.evictor import Evictor
 from stager.jobs.job import Job
 from stager.jobs.queue import JobQueue
 from stager.owner.explain import reasons_of
+from stager.owner.heat.cores import Cores
+from stager.owner.heat.heats import HeatKeeper
+from stager.owner.heat.hot import HotSet
+from stager.owner.upkeep.removals import Removals
 from stager.reader.index import is_failed, is_resident
 from stager.reader.record import DatasetSpec
 from stager.reader.values import Mask, Numbers
 from stager.sessions.leases import Leases
 from stager.sessions.session import NEAR_SAMPLES, Sessions
 from stager.sessions.waiting import WaitingReaders
-from stager.worker.messages import Built
+from stager.worker.messages import Built, Scanned
 
 log = logging.getLogger("stager")
 
-WANT_SHARD_SAMPLES: Final = 64  # at least; a waiting reader's samples are spread over all workers
 NOT_YET_DURABLE_MAX: Final = 8  # shards that wait for the disk; then staging waits, too
 REACH_PART: Final = 0.05  # of what is kept: so far ahead of a reader, once there is no room,
 REACH_MIN: Final = 32  # or so many samples: two small batches
-REFILL_EVERY_S: Final = 5.0
 STALE_EVERY_S: Final = 5.0  # rows that no version has which counts are looked for so often
 STOP_S: Final = 10.0
 OPEN_AHEAD: Final = 8  # sources; to open one of S3 takes a tenth of a second
@@ -67,8 +71,10 @@ class Loop:
         make_pool: Callable[[Events, Clock], Pool] = WorkerPool,
         make_disk: Callable[[Cache, Events], DurableQueue] = DurableQueue,
         make_beside: Callable[[Events], Beside] = Beside,
+        busy_cores: Callable[[], float] | None = None,
     ) -> None:
-        """Whoever does tasks, makes files durable and works beside the loop: a test has its own."""
+        """Whoever does tasks, makes files durable, works beside, looks at the cores: a test has its own."""
+        busy_cores = busy_cores or Cores(cache.clock).busy
         self.cache, self._clock = cache, cache.clock
         self.stopping = False
         self.events = Events()
@@ -77,14 +83,20 @@ class Loop:
         self.leases = Leases(cache.catalog, self._clock)
         self._transients = Transients(cache, self.sessions)
         self._tasks = Tasks(cache, self._transients, make_pool(self.events, self._clock), self._can_relist)
+        self.sizes, self.places = self._tasks.sizes, self._tasks.places
         self._beside = make_beside(self.events)
         self.jobs = JobQueue(cache, self._tasks, self._beside)
-        self._evictor = Evictor(cache, self.sessions, self._tasks.mean_row_bytes, self.jobs.wanted)
+        self._evictor = Evictor(cache, self.sessions, self.sizes.mean_row_bytes, self.jobs.wanted)
+        self.jobs.groundwork.room = self._evictor
         self._waiting = WaitingReaders(self._clock)
         self._disk = make_disk(cache, self.events)
-        self._refill_at = self._clock.now() + REFILL_EVERY_S
+        self._tasks.unpacked.make_room = self._evictor.give_way
+        self.hot = HotSet(cache, self.sizes, self._tasks, self._evictor.make_room_for_hot, busy_cores)
+        self._heats = HeatKeeper(cache, self._beside)
+        about = (self._tasks, self.hot, self._disk, self._transients, self._waiting)
+        self.removals = Removals(cache, self.jobs, *about, self.sessions, self.leases)
         self._stale_at = self._clock.now() + STALE_EVERY_S
-        self._pins: dict[int, set[int]] = {}  # data set id -> samples
+        self.pins = PinsToCome()
 
     # The loop
 
@@ -94,10 +106,15 @@ class Loop:
             self._handle(event)
         for outcome in self._tasks.stalled():
             self._ended(outcome)
+        self.jobs.pause_hung()
         self._waiting.answer()  # before what has just come is dropped again, or makes room
+        for dataset, samples in self._waiting.late():  # they are in the hands of who gives way to all others
+            self._tasks.put_wanted(dataset, samples, self.sessions.distance_to)
         self.sessions.end_silent()
         self._transients.drop_passed()
         self._give_back_now_and_then()
+        self._heats.now_and_then()
+        self.jobs.look()
         self._tasks.begin_scans()
         while not self.stopping and self._dispatch():
             pass
@@ -109,10 +126,8 @@ class Loop:
         elif event.message is None:
             for outcome in self._tasks.worker_died(event.worker):
                 self._ended(outcome)
-        else:
-            answered = self._tasks.answered(event.worker, event.message)
-            if answered is not None:
-                self._ended(answered)
+        elif answered := self._tasks.answered(event.worker, event.message):
+            self._ended(answered)
 
     def _give_back_now_and_then(self) -> None:
         if self._clock.now() >= self._stale_at and self.leases.are_known:
@@ -135,17 +150,21 @@ class Loop:
     def _can_relist(self, name: str) -> bool:
         """Whether nobody uses the numbers that a data set's samples have now."""
         ids = {dataset.id for dataset in self.cache.of_name(name)}
-        ids_used = self._in_use() | {number for number, samples in self._pins.items() if samples}
+        ids_used = self._in_use() | self.pins.datasets()
         return self.leases.are_known and name not in self.leases.held() and ids.isdisjoint(ids_used)
 
+    def give_way(self, size_bytes: int, winner: str) -> None:
+        """Have samples that are needed latest make room."""
+        self._evictor.give_way(size_bytes, winner)
+
     @property
-    def native(self) -> str:
-        """Which way workers prepare samples."""
-        return self._tasks.pool.native
+    def pool(self) -> Pool:
+        """Whoever does the tasks."""
+        return self._tasks.pool
 
     def warm_up(self, specs: Iterable[DatasetSpec]) -> None:
         """Have workers ready before the first task, and the sources of the first data sets open."""
-        self._tasks.pool.start(list(specs)[:OPEN_AHEAD])
+        self._tasks.pool.start(self.places.here(specs)[:OPEN_AHEAD])
 
     def stop(self) -> None:
         """Stop staging; finish what has been built. Jobs of a service stay, and go on at the next start."""
@@ -154,6 +173,7 @@ class Loop:
         deadline = self._clock.now() + STOP_S
         while len(self._disk) and self._clock.now() < deadline:
             self.step(0.1)
+        self._heats.stop()
         self._waiting.fail_all(STOPPING)
         self.jobs.stop()
         self._beside.stop()
@@ -176,7 +196,8 @@ class Loop:
 
     def paths_under_way(self) -> set[Path]:
         """Files that may be there and that the catalog does not have yet."""
-        return self._tasks.paths() | self._disk.paths() | self._transients.links()
+        parts = (self._tasks.paths(), self.jobs.groundwork.paths(), self._disk.paths())
+        return self._transients.links().union(*parts)
 
     # Readers
 
@@ -184,40 +205,21 @@ class Loop:
         self, dataset: Dataset, samples: Numbers, corrupt: Numbers, wait_s: float
     ) -> "Future[dict[str, Any]]":
         """Stage these before all else; the answer comes when they are resident, or when time is up."""
-        self.pin_again(drop_bad_shards(self.cache, dataset, corrupt))
+        self._transients.drop_bad(dataset, corrupt)
+        self.pins.put(drop_bad_shards(self.cache, dataset, corrupt))
         words = dataset.index.words[samples]
         missing = samples[~is_resident(words) & ~is_failed(words)]
         reasons = reasons_of(dataset, missing, self.planned(dataset, missing), self.has_room(dataset))
-        each = max(WANT_SHARD_SAMPLES, -(-len(missing) // self._tasks.pool.size))
-        each = min(each, self._tasks.shard_samples_max(dataset))
-        for at in range(0, len(missing), each):
-            part = missing[at : at + each]
-            lot = Lot(dataset, part, dataset.choose_format("auto")[0], Purpose.READ)
-            self._tasks.put_urgent(lot, self.sessions.distance_to(dataset, part))
+        self._tasks.put_wanted(
+            dataset, missing[~self._tasks.in_flight(dataset)[missing]], self.sessions.distance_to
+        )
         return self._waiting.add(dataset, reasons, wait_s)
-
-    def pin_again(self, lost: Iterable[ShardRow]) -> None:
-        """These were corrupt: what comes in the place of pinned ones is pinned, too."""
-        for shard in lost:
-            if shard.is_pinned:
-                self._pins.setdefault(shard.dataset, set()).update(shard.samples[shard.samples >= 0].tolist())
-
-    def unpin(self, dataset: Dataset) -> None:
-        """What is to come is not to be pinned any more."""
-        self._pins.pop(dataset.id, None)
 
     def last_miss(self, dataset: Dataset, number: int) -> dict[str, Any] | None:
         return self._waiting.last.get((dataset.record.lineage, dataset.id, number))
 
-    def sample_bytes(self, dataset: Dataset) -> float:
-        return self._tasks.mean_row_bytes(dataset)
-
     def has_room(self, dataset: Dataset) -> bool:
-        return self._tasks.samples_that_fit(dataset, 1) > 0
-
-    def room_for(self, dataset: Dataset) -> int:
-        """How many samples of a data set the budget has room for."""
-        return self._tasks.samples_that_fit(dataset, dataset.count)
+        return self.sizes.samples_that_fit(dataset, 1) > 0
 
     def planned(self, dataset: Dataset, samples: Numbers) -> Mask:
         """Which of these samples a task, a job or a reader's order has."""
@@ -228,70 +230,74 @@ class Loop:
 
     def _dispatch(self) -> bool:
         """Give out one task: what readers wait for, what they need soon, the oldest job. False: nothing."""
-        tasks = self._tasks
-        if tasks.pool.free_slots() <= 0 or tasks.must_wait or len(self._disk) >= NOT_YET_DURABLE_MAX:
+        if len(self._disk) >= NOT_YET_DURABLE_MAX:
             return False
-        if lot := tasks.next_suspect():
-            self._build(lot)
+        if self._dispatch_for_readers():
             return True
-        if lot := tasks.next_urgent():
-            self._build(tasks.together(lot, partial(self.planned, lot.dataset)))
-            return True
-        for session in self.sessions.by_need():
-            dataset = session.dataset
-            largest = tasks.samples_that_fit(dataset, tasks.shard_samples_max(dataset))
-            reach = dataset.count
-            if largest < NEAR_SAMPLES and largest < len(session.order) - session.cursor:
-                # What is staged ahead takes the place of what is kept: go no further than a part of it.
-                largest = self._transients.samples_ahead(tasks.bytes_for(dataset, 1))
-                kept = self.cache.budget.used_bytes / tasks.mean_row_bytes(dataset)
-                reach = max(REACH_MIN, int(REACH_PART * kept))
-            samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
-            if len(samples):
-                lot = Lot(dataset, samples, dataset.choose_format("auto")[0], Purpose.READ)
-                self._build(tasks.together(lot, partial(self.planned, dataset)))
-                return True
-        if lot := self.jobs.next_lot() or self._next_hot():
+        if lot := self.jobs.next_lot() or (self.hot.next_lot() if self._is_quiet() else None):
             self._build(lot)
             return True
         return False
 
-    def _next_hot(self) -> Lot | None:
-        """What was read lately and is not resident any more, once nobody needs anything and there is room."""
-        if self.sessions.by_need() or self._clock.now() < self._refill_at:
-            return None
-        self._refill_at = self._clock.now() + REFILL_EVERY_S
-        for dataset in self.cache.datasets.values():
-            missing = partial(self._is_missing, dataset)
-            hot = dataset.heat.hottest(missing, self._tasks.shard_samples_max(dataset), self._clock.wall())
-            if len(hot) and self._tasks.samples_that_fit(dataset, len(hot)) == len(hot):
-                return Lot(dataset, hot, dataset.choose_format("auto")[0])
-        return None
+    def _dispatch_for_readers(self) -> bool:
+        tasks = self._tasks
+        if lot := tasks.next_suspect():
+            self._build(lot)
+            return True
+        if lot := tasks.next_urgent():
+            if len(rest := self._build_together(lot)):
+                tasks.put_urgent(replace(lot, samples=rest))
+            return True
+        for session in self.sessions.by_need():
+            dataset = session.dataset
+            if not tasks.may_begin(dataset.spec, is_urgent=True):
+                continue
+            largest = self.sizes.samples_that_fit(dataset, self.sizes.shard_samples_max(dataset))
+            reach = dataset.count
+            if largest < NEAR_SAMPLES and largest < len(session.order) - session.cursor:
+                # What is staged ahead takes the place of what is kept: go no further than a part of it.
+                largest = self._transients.samples_ahead(self.sizes.bytes_for(dataset, 1))
+                kept = self.cache.budget.used_bytes / self.sizes.mean_row_bytes(dataset)
+                reach = max(REACH_MIN, int(REACH_PART * kept))
+            samples = session.ahead(tasks.in_flight(dataset), largest, reach) if largest else NONE
+            if len(samples):
+                lot = Lot(dataset, samples, dataset.choose_format("auto")[0], Purpose.READ)
+                session.look_again(self._build_together(lot))
+                return True
+        return False
 
-    def _is_missing(self, dataset: Dataset, samples: Numbers) -> Mask:
-        """Which of these samples could be staged, and nobody does. What has gone from the source cannot."""
-        words = dataset.index.words[samples]
-        cold = is_resident(words) | is_failed(words) | self._tasks.in_flight(dataset)[samples]
-        return np.asarray(dataset.manifest.has(samples) & ~cold)
+    def _is_quiet(self) -> bool:
+        """Whether nobody needs anything now or soon, and what is staged unasked is no more than it may be."""
+        is_asked = self.jobs.busy() or len(self._waiting) or not self.sessions.have_all()
+        return not is_asked and self._tasks.count(Purpose.HOT) < self._tasks.pool.size
 
-    def _build(self, lot: Lot) -> None:
-        """Give out a shard. What a reader needs and the budget has no room for goes through memory."""
-        fit = self._tasks.samples_that_fit(lot.dataset, len(lot.samples), lot.format)
+    def _build_together(self, lot: Lot) -> Numbers:
+        """Give out a lot with what is fetched with it; return what of it was too much."""
+        whole = self._tasks.together(lot, partial(self.planned, lot.dataset))
+        self._build(whole, read=lot.samples)
+        return np.setdiff1d(lot.samples, whole.samples)
+
+    def _build(self, lot: Lot, read: Numbers | None = None) -> None:
+        """Give out a shard. What a reader needs and the budget has no room for goes through memory.
+
+        `read`: of samples for a reader, those that it is going to read; the rest is fetched with them. None:
+        it reads all.
+        """
+        read = lot.samples if read is None else read
+        fit = self.sizes.samples_that_fit(lot.dataset, len(lot.samples), lot.format)
         try:
             if lot.purpose is not Purpose.READ or fit == len(lot.samples):
                 self._tasks.build(lot)
                 return
-            keep = self._evictor.make_room(
-                lot.dataset, lot.samples, self.cache.budget.room_bytes() - SHARD_OVERHEAD_BYTES
-            )
-            keep = keep[: self._tasks.samples_that_fit(lot.dataset, len(keep), lot.format)]
+            keep = self._evictor.make_room(lot.dataset, lot.samples, read, self.sizes.room_bytes())
+            keep = keep[: self.sizes.samples_that_fit(lot.dataset, len(keep), lot.format)]
             if len(keep):
                 self._tasks.build(replace(lot, samples=keep))
-            rest = np.setdiff1d(lot.samples, keep)
+            rest = np.setdiff1d(np.intersect1d(lot.samples, read), keep)
             if len(rest):
                 self._tasks.build(replace(lot, samples=rest, purpose=Purpose.MEMORY))
         except NoSpace as error:
-            if lot.is_for_reader:  # not even memory has room
+            if lot.is_for_reader or isinstance(error, NeverRoom):  # not even memory has room
                 self._give_up(lot.dataset, lot.samples, error)
             else:  # the disk was filled since we looked: what a job waits for it takes again
                 self.jobs.wait_for_room()
@@ -303,7 +309,7 @@ class Loop:
             if isinstance(outcome, TaskFailed):
                 raise outcome.error
             if isinstance(outcome, ScanDone):
-                self._scanned(outcome.task, outcome.left_out)
+                self._scanned(outcome.task, outcome.told)
             else:
                 self._built(outcome.task, outcome.built)
         except Exception as caught:  # a bug that one job runs into must not end all others
@@ -312,6 +318,10 @@ class Loop:
             self._failed(task, known_error(caught, str(self.cache.directory)))
 
     def _failed(self, task: Task, error: StagerError) -> None:
+        if self.jobs.waits(task, error):
+            for outcome in self._tasks.again(task):
+                self._ended(outcome)
+            return
         if (job := self.jobs.find(task.job)) is not None:
             self.jobs.end(job, "failed", error)
         if isinstance(task, ScanTask):
@@ -319,6 +329,8 @@ class Loop:
         elif isinstance(error, NoSpace) and not task.lot.is_for_memory:
             self._put_back(task.lot)
         else:
+            if task.lot.purpose is Purpose.HOT:
+                self.hot.rest(task.lot.dataset)
             self._give_up(task.lot.dataset, task.lot.samples, error)
 
     def _put_back(self, lot: Lot) -> None:
@@ -335,9 +347,9 @@ class Loop:
         self.jobs.fail(dataset, samples, error)
         self._waiting.fail(dataset, samples, error)
 
-    def _scanned(self, task: ScanTask, left_out: str) -> None:
+    def _scanned(self, task: ScanTask, told: Scanned) -> None:
         job = self.jobs.find(task.job)
-        self.jobs.scanned(job, task.scan, left_out) if job else task.scan.unlink()
+        self.jobs.groundwork.scanned(job, task.scan, told) if job else task.scan.unlink()
 
     def _built(self, task: MeasureTask | BuildTask, built: Built) -> None:
         """A shard is complete under its final name, or was only measured."""
@@ -350,7 +362,7 @@ class Loop:
             self.jobs.left(dataset, np.asarray([failure.sample for failure in failures], dtype=np.int64))
         self.cache.catalog.count_origin(dataset.id, built.reads, built.read_bytes)
         if (job := self.jobs.find(task.job)) is not None:
-            self.jobs.planned(job, built)
+            self.jobs.groundwork.planned(job, built)
 
     def _publish(self, task: BuildTask, samples: Numbers, size_bytes: int) -> None:
         """Show a shard to the readers at once; make it durable right behind."""
@@ -376,10 +388,9 @@ class Loop:
                 told = f"{self.cache.directory}: the disk failed: {event.error.strerror}"
                 raise CacheError(told, hint="check the disk, then run it again")
             is_asked = bool(self.jobs.waiting(dataset, samples).any())
-            pins = self._pins.get(dataset.id, set())
-            is_pinned = not pins.isdisjoint(samples.tolist())
+            is_pinned = self.pins.has_any(dataset, samples)
             self.cache.record(dataset, replace(row, is_asked=is_asked, is_pinned=is_pinned))
-            pins.difference_update(samples.tolist())
+            self.pins.came(dataset, samples)
         except CacheError as error:
             self.cache.departures.take_back(dataset, row)
             self._give_up(dataset, samples, error)

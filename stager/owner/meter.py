@@ -34,6 +34,7 @@ class Totals:
     computed_s: float = 0.0
 
     def since(self, before: "Totals") -> "Totals":
+        """What came after an earlier look."""
         reasons = Counter(self.reasons)
         reasons.subtract(before.reasons)
         return Totals(
@@ -55,6 +56,7 @@ class Totals:
             self.reasons[name] = self.reasons.get(name, 0) + count
 
     def plus(self, more: "Totals") -> "Totals":
+        """Both together; neither changes."""
         both = replace(self, reasons=dict(self.reasons))
         both.add(more)
         return both

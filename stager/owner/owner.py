@@ -3,129 +3,132 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from stager import __version__
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.cache.verify import check_books
 from stager.catalog.rows import ShardRow
+from stager.config import Config
+from stager.dispatch.pool import WorkerPool
 from stager.errors import UsageError
 from stager.jobs.job import Job, Request
 from stager.jobs.start_time import ready_json
 from stager.owner import meter
 from stager.owner.explain import explain
+from stager.owner.heat.heats import heat_json
 from stager.owner.loop import Loop
+from stager.owner.memos import Memos
 from stager.owner.readers import Readers
+from stager.owner.upkeep.daily import DailyLooks
+from stager.owner.upkeep.limits import LimitsInForce
+from stager.owner.upkeep.renames import Renames
+from stager.owner.view import View, count
+from stager.owner.watches import Watches
 from stager.reader.index import is_resident, shard_of
 from stager.reader.record import datasets_dir, shard_path
+from stager.reader.samples.changes import compare
 from stager.reader.samples.manifest import Manifest
 from stager.reader.samples.runs import Collection, Runs, is_among
 from stager.reader.samples.subset import Subset, draw
-from stager.reader.values import Numbers, decode_key, pack_numbers
+from stager.reader.values import Numbers, pack_numbers
 from stager.recipes import check_installed
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DrawnPart:
     """What a subset was of a manifest, worked out off the loop."""
 
     manifest: Manifest
     numbers: Collection
 
 
-class Owner:
+class Owner(View):
     """Every method runs on the loop's thread and returns what can be sent as JSON."""
 
     def __init__(self, cache: Cache, loop: Loop | None = None, is_service: bool = False) -> None:
+        super().__init__(cache, cache.departures.given_back)
         self.cache, self.clock, self.is_service = cache, cache.clock, is_service
-        self.loop = loop or Loop(cache)
+        self.loop = loop or Loop(cache, partial(WorkerPool, gives_way=is_service))
         self.readers = Readers(cache, self.loop)
+        self.memos = Memos(cache, self.loop.give_way)
+        self._renames = Renames(cache, self.loop.removals)
+        self.watches = Watches(cache, self.loop.jobs, self.loop.events)
+        self._limits = LimitsInForce(cache, self.loop.pool)
+        self._daily = DailyLooks(cache, self.loop.jobs, lambda name: self.refresh(name, "take"))
         self.began_at = self.clock.now()
+
+    def step(self, timeout_s: float) -> None:
+        """Go on with all that is under way, and begin what time has come for."""
+        self._limits.look()
+        if self.is_service:
+            self._daily.look()
+        self.loop.step(timeout_s)
+        self.watches.step()
+
+    def stop(self) -> None:
+        """Stop watching and staging."""
+        self.watches.stop()
+        self.loop.stop()
 
     # What is there
 
     def status(self) -> dict[str, Any]:
-        datasets = [row for row in self.datasets() if row["is_current"]]
-        names = ("name", "samples", "resident", "bytes", "format", "failed")
-        return {
-            "service": {
-                "up": self.is_service,
-                "pid": os.getpid() if self.is_service else None,
-                "version": __version__,
-                "uptime_s": round(self.clock.now() - self.began_at, 1) if self.is_service else 0.0,
-                "cache_dir": str(self.cache.directory),
-                "native": self.loop.native,
-            },
-            "budget": self.cache.budget.to_json(),
-            "datasets": [{name: row[name] for name in names} for row in datasets],
-            "sessions": self.loop.sessions.to_json(),
-            "jobs": [self._job_in_short(job) for job in self.loop.jobs.by_id.values() if job.id > 0],
-        }
+        told = super().status()
+        told["service"]["native"] = self.loop.pool.native
+        if self.is_service:
+            uptime_s = round(self.clock.now() - self.began_at, 1)
+            told["service"] |= {"up": True, "pid": os.getpid(), "uptime_s": uptime_s}
+        told["limits"] = self._limits.to_json()
+        told["hot"] = self.loop.hot.to_json() if self.cache.config.hot else None
+        known = {name: dataset.spec for name, dataset in self.cache.datasets.items()}
+        specs = {**known, **self.cache.config.datasets}.values()
+        told["hung"] = [hung for spec in specs if (hung := self.loop.places.to_json(spec))]
+        told["sessions"] = self.loop.sessions.to_json()
+        for row in told["datasets"]:
+            row["watch"] = self.watches.to_json(row["name"])
+        told["jobs"] = [self._job_in_short(job) for job in self.loop.jobs.by_id.values() if job.id > 0]
+        return told
+
+    def datasets(self) -> list[dict[str, Any]]:
+        return [row | {"frozen": self.watches.frozen(row["name"])} for row in super().datasets()]
 
     def _job_in_short(self, job: Job) -> dict[str, Any]:
         """A job but for its classes: a hundred jobs with ten thousand each would be 10 MB."""
         return {name: value for name, value in self.job_json(job).items() if name != "classes"}
 
-    def stats(self) -> dict[str, Any]:
-        return meter.stats(self.cache.catalog)
-
-    def datasets(self) -> list[dict[str, Any]]:
-        """Every data set, and every recipe of it that still has shards."""
+    def versions(self, name: str) -> list[dict[str, Any]]:
+        """The versions of a data set that are kept, the newest last, and how many sessions read each."""
+        dataset, readers = self.dataset(name), self.loop.leases.readers_of(name)
+        resident = dataset.resident()
         rows = []
-        for row in self.cache.catalog.datasets():
-            held = self.cache.catalog.holdings(row.id)
-            dataset = self.cache.open[row.id]
-            resident, failed = dataset.counts()
+        for digest, found_at in dataset.versions().items():
+            manifest = dataset.version(digest)
             rows.append(
                 {
-                    "name": row.name,
-                    "is_current": row.is_current,
-                    "source": dataset.spec.source.url,
-                    "recipe": dataset.spec.recipe,
-                    "recipe_digest": row.recipe,
-                    "samples": len(dataset.manifest),
-                    "classes": len(dataset.manifest.classes),
-                    "resident": resident,
-                    "failed": failed,
-                    "pinned": _count(self.cache.catalog.pinned_shards(row.id)) if held.pinned else 0,
-                    "shards": held.shards,
-                    "bytes": held.bytes - self.cache.departures.given_back(row.id),
-                    "format": "+".join(held.formats) or "none",
-                    "scanned_at": row.scanned_at,
+                    "dataset": name,
+                    "version": digest,
+                    "is_newest": manifest is dataset.manifest,
+                    "found_at": found_at,
+                    "samples": len(manifest),
+                    "classes": len(manifest.classes),
+                    "resident": int(np.count_nonzero(manifest.has(resident))),
+                    "readers": readers[digest],
                 }
             )
         return rows
 
-    def failures(self, name: str) -> list[dict[str, Any]]:
+    def two_versions(self, name: str, before: str, after: str) -> tuple[Manifest, Manifest]:
+        """Two versions that are kept, by the beginning of their digests."""
         dataset = self.dataset(name)
-        rows = self.cache.catalog.failures(dataset.id)
-        places = dataset.manifest.places_of(np.asarray([row.sample for row in rows], dtype=np.int64))
-        return [
-            {
-                "dataset": name,
-                "index": place,
-                "key": decode_key(row.key),
-                "reason": row.reason,
-                "detail": row.detail,
-                "at": row.at,
-            }
-            for row, place in zip(rows, places.tolist(), strict=True)
-            if place >= 0
-        ]
+        return dataset.version_named(before), dataset.version_named(after)
 
-    def classes(self, name: str) -> list[dict[str, Any]]:
-        """The classes of a data set, with how much of each is resident."""
-        dataset = self.dataset(name)
-        manifest = dataset.manifest
-        total, places = manifest.class_sizes(), manifest.places_of(dataset.resident())
-        here = np.bincount(manifest.labels_at(places[places >= 0]), minlength=len(manifest.classes))
-        return [
-            {"class": known, "samples": int(many), "resident": int(have)}
-            for known, many, have in zip(manifest.classes, total, here, strict=True)
-        ]
+    def compare(self, name: str, before: str, after: str) -> dict[str, Any]:
+        """What one version has and the other has not."""
+        return compare(*self.two_versions(name, before, after)).to_json()
 
     def dataset(self, name: str) -> Dataset:
         return self.cache.named(name)
@@ -152,15 +155,44 @@ class Owner:
             "resident": resident,
             "shard": f"{int(shard_of(word)[0]):08x}" if resident else None,
             "version": dataset.records.infos([number])[0].version,
-            "why": explain(self.cache, dataset, number, planned, self.loop.has_room(dataset)),
+            "why": explain(self.cache, dataset, place, planned, self.loop.has_room(dataset)),
             "last": self.loop.last_miss(dataset, number),
         }
 
+    def heat(self, name: str) -> dict[str, Any]:
+        """What of a data set is read most, and what of that is resident."""
+        return heat_json(self.dataset(name), self.clock.wall())
+
+    def configure(self, config: Config) -> None:
+        """Go by this config from now on."""
+        self.cache.reconfigure(config)
+        self._renames.follow()
+
     # Jobs
+
+    def resume(self) -> None:
+        """Begin as a service: take up its jobs, and what is staged under names that have changed."""
+        self._renames.follow()
+        self.loop.jobs.resume()
 
     def prefetch(self, request: Request) -> dict[str, Any]:
         check_installed(request.spec.recipe)
+        self.loop.removals.check(request.spec.name)
+        self._renames.follow(request.spec.name)
         return self.job_json(self.loop.jobs.submit(request))
+
+    def stage_hot(self, name: str | None) -> dict[str, Any]:
+        """Stage what is hot and missing, of a data set or of all: a job each, as far as there is room."""
+        if name is not None:
+            self.dataset(name)
+        found = self.loop.hot.now(name)
+        jobs = [self.loop.jobs.restage(dataset, np.sort(samples)) for dataset, samples in found]
+        return {"jobs": [self.job_json(job) for job in jobs]}
+
+    def refresh(self, name: str, how: str) -> dict[str, Any]:
+        """Look at the source of a data set again: as the config has it now, else as it was staged."""
+        spec = self.cache.config.datasets.get(name) or self.dataset(name).spec
+        return self.prefetch(Request(spec, Subset(), "auto", is_local=not self.is_service, refresh=how))
 
     def job(self, job_id: int) -> dict[str, Any]:
         """A job, also one that ended before the last start: whoever waits for it may have missed that."""
@@ -188,10 +220,10 @@ class Owner:
         return {
             "dataset": name,
             "reads": pack_numbers(dataset.heat.trace()),
-            "sample_bytes": self.loop.sample_bytes(dataset),
+            "sample_bytes": self.loop.sizes.mean_row_bytes(dataset),
         }
 
-    def evict(self, name: str, subset: Subset, part: Part | None = None) -> dict[str, Any]:
+    def evict(self, name: str, subset: Subset, part: DrawnPart | None = None) -> dict[str, Any]:
         """Take away the shards whose samples are all in the subset; pinned ones stay."""
         shards = self._shards_of(name, subset, part, whole=True)
         free = [shard for shard in shards if not shard.is_pinned]
@@ -203,37 +235,51 @@ class Owner:
         return {
             "dataset": name,
             "shards": len(free),
-            "samples": _count(free),
+            "samples": count(free),
             "bytes": freed,
             "pinned": len(shards) - len(free),
         }
 
-    def pin(self, name: str, subset: Subset, pinned: bool, part: Part | None = None) -> dict[str, Any]:
+    def remove(self, name: str, force: bool) -> dict[str, Any]:
+        """Forget a data set, with all that is staged of it; `is_gone` says whether that is done."""
+        for dataset in self.cache.of_name(name):
+            self.loop.pins.forget(dataset)
+        return self.loop.removals.remove(name, force)
+
+    def pin(self, name: str, subset: Subset, pinned: bool, part: DrawnPart | None = None) -> dict[str, Any]:
         """Pin (or unpin) the shards that hold any sample of the subset."""
         shards = self._shards_of(name, subset, part, whole=False)
         self.cache.catalog.pin_shards([shard.number for shard in shards], pinned)
         if not pinned:
-            self.loop.unpin(self.dataset(name))
+            self.loop.pins.forget(self.dataset(name))
         return {
             "dataset": name,
             "shards": len(shards),
-            "samples": _count(shards),
+            "samples": count(shards),
             "bytes": sum(shard.bytes for shard in shards),
         }
 
-    def _shards_of(self, name: str, subset: Subset, part: Part | None, whole: bool) -> list[ShardRow]:
+    def _shards_of(self, name: str, subset: Subset, part: DrawnPart | None, whole: bool) -> list[ShardRow]:
         dataset = self.dataset(name)
         if subset == Subset():
             ids = [row.id for row in self.cache.catalog.datasets() if row.name == name]
             return [shard for dataset_id in ids for shard in self.cache.catalog.shards(dataset_id)]
         if part is None or part.manifest is not dataset.manifest:  # scanned again meanwhile
-            part = Part(dataset.manifest, draw(dataset.manifest, subset).numbers)
+            part = DrawnPart(dataset.manifest, draw(dataset.manifest, subset).numbers)
         known = part.numbers if isinstance(part.numbers, Runs) else np.sort(part.numbers)
         return [
             shard
             for shard in self.cache.catalog.shards(dataset.id)
             if _is_of(shard.samples[shard.samples >= 0], known, dataset.manifest, whole)
         ]
+
+    # Kept results
+
+    def kept_results(self) -> list[dict[str, Any]]:
+        return self.memos.rows()
+
+    def why_memo(self, name: str) -> dict[str, Any]:
+        return self.memos.why(name)
 
     # Verify
 
@@ -260,14 +306,14 @@ class Owner:
 
     def problems(self) -> list[str]:
         """Where catalog, index and disk disagree."""
-        return check_books(self.cache, self.loop.paths_under_way())
+        return check_books(self.cache, self.loop.paths_under_way() | self._limits.paths())
 
     def drop_bad(self, shards: Iterable[int]) -> dict[str, Any]:
         """Take bad shards away; what they held is staged again by a job of each data set."""
         wanted = set(shards)
         bad = [shard for shard in self.cache.catalog.shards() if shard.number in wanted]
         self.cache.departures.evict(bad, "corrupt", "stager verify found it")
-        self.loop.pin_again(bad)
+        self.loop.pins.put(bad)
         jobs = []
         for dataset in self.cache.datasets.values():
             rows = [shard.samples for shard in bad if shard.dataset == dataset.id]
@@ -283,7 +329,3 @@ def _is_of(samples: Numbers, known: Collection, manifest: Manifest, whole: bool)
     """Whether all samples of a shard, or any, are known ones. One that has gone holds no shard back."""
     is_known = is_among(samples, known)
     return bool(np.all(is_known | ~manifest.has(samples)) if whole else np.any(is_known))
-
-
-def _count(shards: Iterable[ShardRow]) -> int:
-    return sum(int((shard.samples >= 0).sum()) for shard in shards)

@@ -18,7 +18,7 @@ from stager.reader.index import is_resident, shard_of
 from stager.reader.values import Numbers
 from stager.sessions.session import OpenSession, OrderRequest
 
-_TOLD: Final = {now: before for before, now in REASONS_BEFORE.items()}
+_TOLD: Final = {now: before for before, now in REASONS_BEFORE.items()} | {"bad_row": "corrupt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,16 @@ class Readers:
         """A session reads this version of a data set: what it reads is kept while its process lives."""
         if not self.opened(version).keeps(manifest):
             raise UsageError(
-                f"{version.dataset} is not kept any more as it was when it was opened",
+                f"the version of {version.dataset} that was opened is not kept any more",
                 hint="open the data set again",
             )
         self._loop.leases.take(session, version.dataset, manifest, pid)
+        return {}
+
+    def bye(self, session: str, pid: int) -> dict[str, Any]:
+        """A session reads no more, says the process that opened it: its version is kept for others only."""
+        if self._loop.leases.give_up(session, pid):
+            self._loop.sessions.forget(session)
         return {}
 
     def want(
@@ -69,11 +75,12 @@ class Readers:
 
     def opened(self, version: Version) -> Dataset:
         """The data set that a reader has open. Raise UsageError if we have nothing to do with it any more."""
+        self._loop.removals.check(version.dataset)
         if (dataset := self._find(version)) is not None:
             return dataset
         self._cache.named(version.dataset)  # if there is no such data set at all, that is what is told
         raise UsageError(
-            f"{version.dataset} is not kept any more as it was when it was opened",
+            f"the version of {version.dataset} that was opened is not kept any more",
             hint="open the data set again",
         )
 
@@ -105,7 +112,7 @@ class Readers:
         dataset = self.opened(Version(reading.dataset, reading.recipe, reading.lineage))
         for order in reading.own_orders:
             self._in_range(dataset, order)
-        room = self._loop.room_for(dataset)
+        room = self._loop.sizes.samples_that_fit(dataset, dataset.count)
 
         def make() -> OpenSession:
             manifest = dataset.version(reading.manifest)
@@ -119,7 +126,10 @@ class Readers:
     def read_in_order(self, session: OpenSession) -> dict[str, Any]:
         """Stage ahead of a reader whose order is known from now on."""
         if not self._cache.is_open(session.dataset):
-            raise UsageError(f"{session.dataset.name} is not kept any more", hint="open the data set again")
+            raise UsageError(
+                f"the version of {session.dataset.name} that was opened is not kept any more",
+                hint="open the data set again",
+            )
         self._loop.sessions.register(session)
         return {"samples": len(session.order), "missing": session.missing}
 
@@ -134,9 +144,9 @@ class Readers:
         if dataset is not None:
             dataset.heat.add(self._in_range(dataset, value["reads"]), self._cache.clock.wall())
         report = {name: value[name] for name in ("dataset", "session", "process", "length", "epoch")}
-        meter.absorb(
-            self._cache.catalog, Report(**report, totals=Totals(**value["totals"])), self._cache.clock.wall()
-        )
+        if self._cache.of_name(value["dataset"]):  # else it was removed, and what was counted with it
+            totals = Totals(**value["totals"])
+            meter.absorb(self._cache.catalog, Report(**report, totals=totals), self._cache.clock.wall())
         # If not, we have been restarted, or were away when it opened: tell us again.
         return {"knows_order": knows_order, "knows_reader": self._loop.leases.heard(value["session"])}
 

@@ -18,7 +18,7 @@ class Verb(Generic[P, T]):
     """Where the service answers, and the method of the owner that does. What the path has not, is posted."""
 
     def __init__(self, path: str, act: Callable[Concatenate[Owner, P], T]) -> None:
-        self.path, self.act = path, act
+        self.path, self.act, self.name = path, act, act.__name__
         self._signature = inspect.signature(act)
         _, *names = self._signature.parameters
         self.posted = frozenset(name for name in names if f"{{{name}}}" not in path)
@@ -36,9 +36,17 @@ DATASETS: Final = Verb("/datasets", Owner.datasets)
 FAILURES: Final = Verb("/datasets/{name}/failures", Owner.failures)
 CLASSES: Final = Verb("/datasets/{name}/classes", Owner.classes)
 WHY: Final = Verb("/datasets/{name}/why", Owner.why)
+VERSIONS: Final = Verb("/datasets/{name}/versions", Owner.versions)
+COMPARE: Final = Verb("/datasets/{name}/compare", Owner.compare)
+REFRESH: Final = Verb("/datasets/{name}/refresh", Owner.refresh)
+STAGE_HOT: Final = Verb("/hot", Owner.stage_hot)
+REMOVE: Final = Verb("/datasets/{name}/remove", Owner.remove)
+HEAT: Final = Verb("/datasets/{name}/heat", Owner.heat)
 READS: Final = Verb("/datasets/{name}/reads", Owner.reads)
 CANCEL: Final = Verb("/jobs/{job}/cancel", Owner.cancel)
 SHARDS: Final = Verb("/shards", Owner.shards)
+MEMOS: Final = Verb("/memos", Owner.kept_results)
+MEMO_WHY: Final = Verb("/memos/{name}", Owner.why_memo)
 PROBLEMS: Final = Verb("/problems", Owner.problems)
 
 VERBS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Verb))

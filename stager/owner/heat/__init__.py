@@ -1,0 +1,1 @@
+"""What is read most, and that it is there."""

@@ -1,0 +1,1 @@
+"""What becomes of whole data sets: removed, renamed, looked at each day."""
