@@ -20,11 +20,12 @@ from sets import ended, shard_files, table, wait_for
 from stager.errors import UsageError
 from stager.jobs.job import ENDED
 from stager.owner.verbs import CANCEL, FAILURES, STATUS, VERBS, WHY
+from stager.reader.memo.store import MemoStore
 from stager.reader.service import API, Service
 
 COUNT = 12
 FUZZ = int(os.environ.get("STAGER_FUZZ", "100"))  # bodies for each call
-NAMES = ("pets", "other", "free")
+NAMES = ("pets", "other", "free", "gone")
 
 
 def ask(path: Path, method: str, url: str, body: bytes | None = None) -> tuple[int, Any]:
@@ -53,8 +54,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     place.configure("".join(tables))
     with place.service():
         service = Service(place.socket)
-        for name in ("pets", "free"):
+        for name in ("pets", "free", "gone"):
             ended(service, service.post("/jobs", {"dataset": name})["id"])
+            MemoStore(place.cache).prepare(name)
         yield place
 
 
@@ -106,6 +108,11 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the 
     ("GET", "/v1/datasets/{name}", None, {"name", "directory", "manifest", "recipe", "lineage"}),
     ("GET", "/v1/datasets/{name}/failures", None, set()),
     ("GET", "/v1/datasets/{name}/classes", None, {"class", "samples", "resident"}),
+    ("GET", "/v1/datasets/{name}/versions", None, {"dataset", "version", "is_newest", "readers"}),
+    ("GET", "/v1/datasets/{name}/heat", None, {"dataset", "warm", "classes", "samples"}),
+    ("POST", "/v1/datasets/{name}/bye", {"session": "s"}, set()),
+    ("POST", "/v1/datasets/{name}/compare", {"before": "", "after": ""}, {"same", "added", "keys"}),
+    ("POST", "/v1/datasets/{name}/refresh", {"how": "look"}, JOB | {"refresh", "diff"}),
     (
         "POST",
         "/v1/datasets/{name}/want",
@@ -117,15 +124,22 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [  # method, path, body, what the 
     ("POST", "/v1/sessions", {"session": "nobody", "position": 3}, {"knows_order"}),
     ("GET", "/v1/datasets/{name}/reads", None, {"dataset", "reads", "sample_bytes"}),
     ("POST", "/v1/datasets/{name}/evict", {}, {"dataset", "shards", "samples", "bytes", "pinned"}),
+    ("POST", "/v1/datasets/{name}/remove", {"force": False}, {"dataset", "bytes", "is_gone"}),
     ("POST", "/v1/datasets/{name}/pin", {"pinned": True}, {"dataset", "shards", "samples", "bytes"}),
     ("POST", "/v1/datasets/{name}/sessions", ORDER, {"samples", "missing"}),
     ("POST", "/v1/reports", REPORT, {"knows_order"}),
     ("POST", "/v1/jobs", PREFETCH, JOB),
+    ("POST", "/v1/hot", {"name": "pets"}, {"jobs"}),
     ("GET", "/v1/jobs/{job}", None, JOB),
     ("POST", "/v1/jobs/{job}/cancel", None, JOB),
     ("GET", "/v1/shards", None, {"shard", "dataset", "samples", "bytes", "path"}),
     ("GET", "/v1/problems", None, set()),
     ("POST", "/v1/shards/verify", {"shards": [1]}, set()),
+    ("GET", "/v1/memos", None, set()),
+    ("GET", "/v1/memos/{name}", None, {"name", "results"}),
+    ("POST", "/v1/memos/{name}/room", {"key": "0" * 32, "size_bytes": 1000}, set()),
+    ("POST", "/v1/memos/{name}/kept", {"key": "0" * 32}, set()),
+    ("POST", "/v1/memos/{name}/evict", None, {"name", "results", "bytes"}),
     ("POST", "/v1/shards/drop", {"shards": [1]}, {"dropped", "jobs"}),
 ]
 
@@ -143,7 +157,7 @@ def test_every_path_answers_as_documented(
     service = Service(served.socket)
     if body and "lineage" in body:
         body = opened(service, body)
-    name = "free" if path.endswith("evict") else "pets"
+    name = {"evict": "free", "remove": "gone"}.get(path.rpartition("/")[2], "pets")
     url = path.format(name=name, job=service.get("/status")["jobs"][0]["id"])
     status, answer = ask(served.socket, method, url, None if body is None else json.dumps(body).encode())
     assert status == 200, answer
@@ -195,6 +209,8 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/datasets/pets/sessions", ORDER),
     ("/v1/datasets/pets/hello", {**VERSION, "manifest": "", "session": "s"}),
     ("/v1/datasets/pets/evict", SUBSET),
+    ("/v1/datasets/pets/compare", {"before": "a", "after": "b"}),
+    ("/v1/datasets/other/refresh", {"how": "look"}),
     ("/v1/datasets/pets/pin", {"subset": SUBSET, "pinned": True}),
     ("/v1/reports", REPORT),
     ("/v1/reports", {**REPORT, "epoch": 3}),

@@ -38,6 +38,8 @@ def test_a_verb_gets_the_subset_that_its_options_say() -> None:
     )
     wanted = Subset(classes=("b", "a"), seed=3, per_class=2, fraction=0.5, where="size>1", split="val")
     assert got == [(Subset(), "", False), (wanted, "pets", True)]
+    run("--split train --split val")
+    assert got[-1][0] == Subset(split="train,val"), "no option that is given twice loses its first value"
     assert "What --help says." in run("--help")
     with pytest.raises(UsageError):
         run("--where size>")

@@ -307,6 +307,13 @@ def test_a_restart_of_the_service_is_only_a_pause(lonely: Place) -> None:
         assert process.wait(30) == 0
 
 
+def test_a_folder_that_was_prefetched_is_opened_by_its_path_too(here: Place) -> None:
+    folder = str(here.root / "source")
+    name = here.json("prefetch", folder)["dataset"]
+    data = StagedDataset(folder)
+    assert (data.samples.name, len(data)) == (name, COUNT)
+
+
 def test_an_unused_data_set_of_the_config_is_scanned_for_the_first_reader(here: Place) -> None:
     data = StagedDataset("rows")
     assert (len(data), staged(here, "rows")) == (COUNT, {})

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from stager.errors import NoService, ServiceSilent
-from stager.reader import service as control
+from stager.reader import service as calls
 from stager.reader.service import Service
 
 TIMEOUT_S = 1.0
@@ -87,7 +87,7 @@ def test_a_call_ends_at_its_deadline_by_the_clock_and_not_later(
     """By a clock that goes on by a second at each look, and an answer that never ends."""
     looks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: float(next(looks)), sleep=time.sleep)
-    monkeypatch.setattr(control, "time", clock)
+    monkeypatch.setattr(calls, "time", clock)
 
     def answer() -> None:
         call, _ = listener.accept()

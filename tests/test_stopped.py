@@ -20,7 +20,7 @@ from running import Place
 from sets import complaint, table, wait_for
 from stager.errors import ServiceSilent, WaitTimeout
 from stager.reader.service import Service
-from stager_client import session
+from stager_client.reading import session
 from stager_client.torch import StagedDataset, StagedLoader
 
 SAMPLES, TIMEOUT_S, SLACK_S = 24, 3.0, 5.0

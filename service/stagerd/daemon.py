@@ -15,7 +15,7 @@ import uvicorn
 
 from stager import __version__
 from stager.cache.cache import Cache
-from stager.cache.lock import SERVICE
+from stager.cache.start.lock import SERVICE
 from stager.config import Config
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent, StagerError
 from stager.owner.loop import STOPPING
@@ -24,6 +24,7 @@ from stager.reader.service import Service
 from stagerd import notify
 from stagerd.api.app import make_app
 from stagerd.peer import PeerProtocol
+from stagerd.reload import reload_beside
 
 log = logging.getLogger("stager")
 
@@ -48,12 +49,12 @@ class LoopThread(threading.Thread):
         fed_at = 0.0
         try:
             while not self.stop_now.is_set():
-                self.owner.loop.step(TICK_S)
+                self.owner.step(TICK_S)
                 self._tell_status()
                 if self._watchdog_s is not None and time.monotonic() - fed_at > self._watchdog_s:
                     fed_at = time.monotonic()
                     notify.watchdog()
-            self.owner.loop.stop()
+            self.owner.stop()
         except BaseException as error:
             log.exception("loop failed")
             self.failed = error
@@ -80,11 +81,11 @@ def run(config: Config) -> None:
         raise
     owner = Owner(cache, is_service=True)
     owner.loop.warm_up(config.datasets.values())
-    owner.loop.jobs.resume()
+    owner.resume()
     thread = LoopThread(owner)
     server = _Server(
         uvicorn.Config(
-            make_app(owner, config),
+            make_app(owner),
             http=PeerProtocol,
             lifespan="off",
             log_config=None,
@@ -97,6 +98,7 @@ def run(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Also for uvicorn, which raises the signal again once it is done: we are not done by then.
         signal.signal(number, server.handle_exit)
+    signal.signal(signal.SIGHUP, lambda number, frame: reload_beside(owner))
     thread.start()
     log.info(
         "service ready version=%s pid=%d socket=%s cache=%s datasets=%d",
@@ -104,8 +106,10 @@ def run(config: Config) -> None:
         os.getpid(),
         config.socket,
         cache.directory,
-        len(config.datasets),
+        len({*config.datasets, *(row.name for row in cache.catalog.datasets())}),
     )
+    if os.geteuid() == config.socket.stat().st_gid == 0:
+        log.warning("only root can use this service hint=%r", "for other users: systemd/README.md")
     notify.ready()
     try:
         server.run(sockets=[listener])

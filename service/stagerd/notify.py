@@ -1,4 +1,4 @@
-"""What systemd is told: READY, STATUS, EXTEND_TIMEOUT, WATCHDOG, STOPPING. Without systemd: nothing.
+"""What systemd is told: READY, RELOADING, STATUS, EXTEND_TIMEOUT, WATCHDOG, STOPPING. Else nothing.
 
 The protocol is one datagram a message to the socket $NOTIFY_SOCKET names. A message that cannot be
 sent is dropped: a service that works must not fail because its manager is slow to listen.
@@ -7,6 +7,7 @@ sent is dropped: a service that works must not fail because its manager is slow 
 import contextlib
 import os
 import socket
+import time
 
 SEND_TIMEOUT_S = 0.5  # the service's one loop may call us: a full socket must not hold it up
 
@@ -29,6 +30,11 @@ def still_starting(text: str, seconds: float) -> None:
 def watchdog() -> None:
     """The loop is alive. Call it at least every `watchdog_interval_s()`."""
     _send("WATCHDOG=1")
+
+
+def reloading() -> None:
+    """The config is read again; `ready` says that this is done. systemd wants to know when it began."""
+    _send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 
 def stopping(status: str = "") -> None:

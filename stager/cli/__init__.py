@@ -15,14 +15,18 @@ TYPER_STOPPED = 130  # what typer makes of a Ctrl-C that no verb has taken
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 VERBS = (
+    "check",
     "serve",
     "prefetch",
     "status",
     "ls",
     "why",
-    "evict",
-    "verify",
-    "simulate",
+    "history.heat",
+    "refresh",
+    "upkeep.evict",
+    "upkeep.rm",
+    "upkeep.verify",
+    "history.simulate",
 )  # in the order --help lists them
 
 

@@ -3,18 +3,21 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from stager.cache.cache import Cache
-from stager.cache.lock import SERVICE
+from stager.cache.start.lock import SERVICE
 from stager.cache.verify import problem_of
+from stager.cli.app import warn
 from stager.config import Config
 from stager.errors import CacheError, CacheOwned, NoService, ServiceSilent
 from stager.jobs.job import Request
+from stager.owner.onlooker import CacheView
 from stager.owner.owner import Owner
-from stager.owner.verbs import Verb
+from stager.owner.verbs import REFRESH, Verb
+from stager.owner.view import View
 from stager.reader.record import DatasetSpec
 from stager.reader.samples.subset import Subset
 from stager.reader.service import Service, find_socket
@@ -48,6 +51,9 @@ class Remote:
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._service.post(f"/datasets/{name}/evict", subset.to_json())  # type: ignore[no-any-return]
 
+    def evict_memo(self, name: str) -> dict[str, Any]:
+        return self._service.post(f"/memos/{name}/evict", {})  # type: ignore[no-any-return]
+
     def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]:
         body = {"subset": subset.to_json(), "pinned": pinned}
         return self._service.post(f"/datasets/{name}/pin", body)  # type: ignore[no-any-return]
@@ -60,6 +66,7 @@ class Remote:
         shard_format: str,
         stop_after: str,
         retry_failed: bool,
+        evict_cold: bool,
     ) -> dict[str, Any]:
         body = {
             "dataset": name,
@@ -68,6 +75,7 @@ class Remote:
             "format": shard_format,
             "stop_after": stop_after,
             "retry_failed": retry_failed,
+            "evict_cold": evict_cold,
         }
         return self._service.post("/jobs", body)  # type: ignore[no-any-return]
 
@@ -107,10 +115,14 @@ class Local:
         self._owner.cache.close()
 
     def ask(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._has_scanned |= verb is REFRESH
         return verb.act(self._owner, *args, **kwargs)
 
     def evict(self, name: str, subset: Subset) -> dict[str, Any]:
         return self._owner.evict(name, subset)
+
+    def evict_memo(self, name: str) -> dict[str, Any]:
+        return self._owner.memos.evict(name)
 
     def pin(self, name: str, subset: Subset, pinned: bool) -> dict[str, Any]:
         return self._owner.pin(name, subset, pinned)
@@ -123,14 +135,15 @@ class Local:
         shard_format: str,
         stop_after: str,
         retry_failed: bool,
+        evict_cold: bool,
     ) -> dict[str, Any]:
         self._has_scanned = True
         spec = spec or self._config.dataset(name)
-        request = Request(spec, subset, shard_format, stop_after, True, retry_failed)
+        request = Request(spec, subset, shard_format, stop_after, True, retry_failed, evict_cold)
         return self._owner.prefetch(request)
 
     def job(self, job: int) -> dict[str, Any]:
-        self._owner.loop.step(0.1)
+        self._owner.step(0.1)
         return self._owner.job(job)
 
     def verify(self, shards: list[int]) -> list[dict[str, Any]]:
@@ -143,7 +156,41 @@ class Local:
         return self._owner.drop_bad([row["shard"] for row in self.verify(shards)])
 
 
+class Seen:
+    """A cache that another command owns: it can be looked at."""
+
+    def __init__(self, config: Config, owned: CacheOwned) -> None:
+        self._cache, self._owned = CacheView(config), owned
+        self._view = View(self._cache, self._cache.given_back)
+        self.close = self._cache.close
+
+    def ask(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if not hasattr(self._view, verb.name):
+            raise self._owned
+        told: T = getattr(self._view, verb.name)(*args, **kwargs)
+        return told
+
+
 AnyOwner = Remote | Local  # the owner of the cache, wherever it is
+
+
+@contextmanager
+def open_to_look(config: Config) -> Iterator[AnyOwner | Seen]:
+    """The same as `open_owner`, for verbs that View has: they need not wait until another command ends."""
+    with ExitStack() as stack:
+        asked: AnyOwner | Seen
+        try:
+            asked = stack.enter_context(open_owner(config))
+        except CacheOwned as owned:
+            if owned.what == SERVICE:
+                raise  # it should answer
+            try:
+                asked = Seen(config, owned)
+            except CacheError:
+                raise owned from None  # there is nothing to see yet
+            stack.callback(asked.close)
+            warn(f"note: as of this moment: process {owned.pid} ({owned.what}) is at work")
+        yield asked
 
 
 @contextmanager

@@ -5,8 +5,19 @@ from typing import Annotated, Any
 import typer
 
 from stager.cache.budget import say_bytes
-from stager.cli.app import ConfigOption, JsonOption, app, out, print_json, print_table, say
-from stager.cli.ask import open_owner
+from stager.cli.app import (
+    AllDatasetsArgument,
+    ConfigOption,
+    JsonOption,
+    app,
+    check_staged,
+    out,
+    print_json,
+    print_table,
+    say,
+    say_time,
+)
+from stager.cli.ask import open_to_look
 from stager.config import load_config
 from stager.errors import NoService
 from stager.jobs.plan import say_seconds
@@ -15,8 +26,13 @@ from stager.owner.verbs import STATS, STATUS
 
 @app.command()
 def status(as_json: JsonOption = False, config: ConfigOption = None) -> None:
-    """The service, its data sets, jobs and budget. Exit code 4 if no service runs."""
-    with open_owner(load_config(config)) as owner:
+    """The service, its data sets, jobs and budget. Exit code 4 if no service runs.
+
+    stager status
+
+    stager status --json
+    """
+    with open_to_look(load_config(config)) as owner:
         value = owner.ask(STATUS)
     if as_json:
         print_json(value)
@@ -39,8 +55,14 @@ def _tell_status(value: dict[str, Any]) -> None:
     say(f"native:  {service['native']}")
     say(
         f"budget:  {say_bytes(budget['used_bytes'])} used of {say_bytes(budget['capacity_bytes'])};"
-        f" disk has {say_bytes(budget['free_bytes'])} free, {say_bytes(budget['reserve_bytes'])} are kept",
+        f" disk has {say_bytes(budget['free_bytes'])} free, {say_bytes(budget['reserve_bytes'])} reserved",
     )
+    if value["hot"]:
+        say(f"hot:     {_told_hot(value['hot'])}")
+    for hung in value.get("hung", []):  # a service of before has none
+        say(f"hung:    {hung['dataset']}: hung since {hung['hung_s']:.0f} s: {hung['what']}")
+    if told := _told_limits(value.get("limits") or {}):
+        say(f"limits:  {told}")
     if value["datasets"]:
         out.print()
         print_table(
@@ -57,6 +79,15 @@ def _tell_status(value: dict[str, Any]) -> None:
                 for row in value["datasets"]
             ],
         )
+    if watched := [row for row in value["datasets"] if row["watch"]]:
+        out.print()
+        print_table(
+            ["data set", "watched by", "state", "since", "last change"],
+            [[row["name"], *_told_watch(row["watch"])] for row in watched],
+        )
+        for row in watched:
+            for why in filter(None, (row["watch"]["why"], row["watch"]["note"])):
+                say(f"{row['name']}: {why}")
     if value["jobs"]:
         out.print()
         print_table(
@@ -68,7 +99,7 @@ def _tell_status(value: dict[str, Any]) -> None:
                     job["state"],
                     f"{job['done']:,}",
                     f"{job['wanted']:,}",
-                    f"{job['rate']:,.0f}/s",
+                    f"{job['rate']:,.0f}/s" if job["rate"] else "-",
                     say_seconds(job["eta_s"]) if job["eta_s"] is not None else "-",
                 ]
                 for job in value["jobs"][-20:]
@@ -76,18 +107,54 @@ def _tell_status(value: dict[str, Any]) -> None:
         )
 
 
+def _told_watch(watch: dict[str, Any]) -> list[str]:
+    """How a data set is watched, and how it is."""
+    how = [f"{watch['watches']:,} watches"] if watch["watches"] is not None else []
+    how += [f"{watch['stats_per_s']:,} stats/s"] if watch["stats_per_s"] else []
+    how += [f"every {say_seconds(watch['every_s'])}"] if watch["every_s"] else []
+    by = watch["by"] + (f" ({', '.join(how)})" if how else "")
+    return [by, watch["state"], say_time(watch["since"]), say_time(watch["last_change"])]
+
+
+def _told_limits(limits: dict[str, Any]) -> str:
+    """What holds now, and until when."""
+    sources = {"all sources": limits.get("source"), **limits.get("datasets", {})}
+    parts = [(name, f"{say_bytes(one['bytes_per_s'])}/s", one) for name, one in sources.items() if one]
+    if cpu := limits.get("cpu"):
+        parts.append(("preparing", f"{cpu['share']:.0%} of the cores", cpu))
+    return ", ".join(
+        f"{name} {what}" + (f" until {one['until']}" if one["until"] else "") for name, what, one in parts
+    )
+
+
+def _told_hot(hot: dict[str, Any]) -> str:
+    """How much of the hot set is there, and what keeps the rest away."""
+    told = f"{say_bytes(hot['resident_bytes'])} of {say_bytes(hot['wanted_bytes'])} are resident,"
+    told += f" of at most {say_bytes(hot['budget_bytes'])}"
+    return told + (f"; the rest waits for {hot['waits_for']}" if hot["waits_for"] else "")
+
+
 @app.command()
 def stats(
+    dataset: AllDatasetsArgument = None,
     sessions: Annotated[bool, typer.Option("--sessions", help="Each session and epoch, too.")] = False,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
     """Hit rates and waits, by data set, session and epoch.
 
-    A hit was resident when asked for; a miss had to wait. Origin reads are reads of the source.
+    A hit is a sample that was staged when a reader asked for it. For a miss the reader had to wait.
+    Origin reads are reads of the source.
+
+    stager stats imagenet --sessions
     """
-    with open_owner(load_config(config)) as owner:
+    settings = load_config(config)
+    with open_to_look(settings) as owner:
         value = owner.ask(STATS)
+    check_staged(dataset, value["datasets"].keys(), settings)
+    if dataset is not None:
+        value["datasets"] = {dataset: value["datasets"][dataset]}
+        value["sessions"] = [row for row in value["sessions"] if row["dataset"] == dataset]
     if as_json:
         print_json(value)
         return

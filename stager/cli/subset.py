@@ -17,23 +17,27 @@ def subset_of(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="How many classes (drawn by --seed), their names a,b,c, or @FILE with a name a line."
+            help="How many classes (drawn by --seed), their names a,b,c, or @FILE with one name on each line."
         ),
     ] = None,
     seed: Annotated[
         int, typer.Option(help="Draws classes and samples. With one seed, 100 classes are part of 200.")
     ] = 0,
     per_class: Annotated[int | None, typer.Option(help="At most this many samples of each class.")] = None,
-    fraction: Annotated[float | None, typer.Option(help="This part of each class, as 0.1.")] = None,
+    fraction: Annotated[float | None, typer.Option(help="This part of each class, such as 0.1.")] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="Only samples for which this is true, as: size > 10KB and key like '%.jpg'."),
+        typer.Option(help="Only samples for which this is true, such as: size > 10KB and key like '%.jpg'."),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Only this split: train, val, test.")] = None,
+    split: Annotated[
+        list[str] | None, typer.Option(help="Only this split: train, val, test; or several: train,val.")
+    ] = None,
 ) -> Subset:
     if where is not None:
         parse(where)  # before anything is opened
-    return Subset(parse_classes(classes), seed, per_class, fraction, where, split)
+    return Subset(
+        parse_classes(classes), seed, per_class, fraction, where, ",".join(split) if split else None
+    )
 
 
 def takes_subset(verb: Callable[Concatenate[Subset, P], None]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ import typer
 
 from stager.cli.app import ConfigOption, JsonOption, app, complete_dataset, print_json, say
 from stager.cli.ask import open_owner
+from stager.cli.memo import is_memo, why_memo
 from stager.config import load_config
 from stager.jobs.plan import say_seconds
 from stager.owner.verbs import WHY
@@ -19,8 +20,18 @@ def why(
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Is a sample resident, since when, and if it is not: why not."""
+    """Is a sample resident, since when, and if it is not: why not.
+
+    `stager why memo NAME` says why each result of a function was computed.
+
+    stager why imagenet n01440764/n01440764_18.JPEG
+
+    stager why imagenet 0
+    """
     with open_owner(load_config(config)) as owner:
+        if is_memo(owner, dataset):
+            why_memo(owner, sample, as_json)
+            return
         value = owner.ask(WHY, dataset, sample)
     print_json(value) if as_json else _tell(value)
 

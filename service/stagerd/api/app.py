@@ -12,7 +12,6 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from stager import __version__, errors
-from stager.config import Config
 from stager.errors import NoService, StagerError, UsageError
 from stager.owner.owner import Owner
 from stager.owner.verbs import VERBS
@@ -21,6 +20,7 @@ from stagerd.api.datasets import add_datasets
 from stagerd.api.handlers import ONE_VERSION, on_loop
 from stagerd.api.jobs import add_jobs
 from stagerd.api.limits import BoundedBodies, Users
+from stagerd.api.memos import add_memos
 from stagerd.api.readers import add_readers
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class AsciiJson(JSONResponse):
         return json.dumps(content, allow_nan=False).encode()
 
 
-def make_app(owner: Owner, config: Config) -> FastAPI:
+def make_app(owner: Owner) -> FastAPI:
     app = FastAPI(
         title="stager",
         version=__version__,
@@ -76,6 +76,7 @@ def make_app(owner: Owner, config: Config) -> FastAPI:
             routes.get(verb.path)(on_loop(MethodType(verb.act, owner), ask))
     add_datasets(routes, owner, ask)
     add_readers(routes, owner, users, ask)
-    add_jobs(routes, owner, config, users, ask)
+    add_jobs(routes, owner, users, ask)
+    add_memos(routes, owner, ask)
     app.include_router(routes)
     return app

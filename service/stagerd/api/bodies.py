@@ -54,6 +54,24 @@ class PrefetchBody(Strict):
     format: str = Field("auto", pattern="^(auto|arrow|lmdb)$")
     stop_after: str = Field("", pattern="^(|scan|plan)$", description="go no further than this")
     retry_failed: bool = Field(False, description="try samples again that had failed for good")
+    evict_cold: bool = Field(False, description="what does not fit takes the place of what is needed latest")
+
+
+class RefreshBody(Strict):
+    how: str = Field("take", pattern="^(look|take|take_removals)$", description="only look, or take it")
+
+
+class HotBody(Strict):
+    name: str | None = Field(None, max_length=100, description="only of this data set")
+
+
+class RemoveBody(Strict):
+    force: bool = Field(False, description="end its jobs, and what its readers have open")
+
+
+class CompareBody(Strict):
+    before: str = Field(max_length=100, description="the beginning of a version's digest")
+    after: str = Field(max_length=100)
 
 
 class CancelBody(Strict):
@@ -73,6 +91,10 @@ class VersionBody(Strict):
 class HelloBody(VersionBody):
     session: str = Field(min_length=1, max_length=100)
     manifest: str = Field(max_length=100)
+
+
+class ByeBody(BaseModel):
+    session: str = Field(min_length=1, max_length=100)
 
 
 class WantBody(VersionBody):
@@ -143,6 +165,14 @@ class SampleBody(Strict):
 class PinBody(Strict):
     subset: SubsetBody = Subset()
     pinned: bool = True
+
+
+class MemoBody(Strict):
+    key: str = Field(pattern="^[0-9a-f]{32}$", description="of a result")
+
+
+class MemoRoomBody(MemoBody):
+    size_bytes: Count
 
 
 class ShardsBody(Strict):

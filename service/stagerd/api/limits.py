@@ -64,13 +64,13 @@ class Users:
         ours.pop(session, None)
         if len(ours) >= SESSIONS_A_USER_MAX:
             raise UsageError(
-                f"user {user} has {len(ours):,} sessions open, and that is all a user may have",
-                hint="close some readers; those that are silent are forgotten after ten minutes",
+                f"user {user} has {len(ours):,} sessions open, the most that one user may have",
+                hint="close some readers; silent ones are forgotten after ten minutes",
             )
         if sum(ours.values()) + samples > ORDERED_A_USER_MAX:
             raise UsageError(
                 f"the orders of user {user} have more than {ORDERED_A_USER_MAX:,} samples in all",
-                hint="close some readers; those that are silent are forgotten after ten minutes",
+                hint="close some readers; silent ones are forgotten after ten minutes",
             )
         self._sessions[user] = {**ours, session: samples}
 
@@ -79,7 +79,7 @@ class Users:
         self._jobs[user].intersection_update(unfinished)
         if len(self._jobs[user]) >= JOBS_A_USER_MAX:
             raise UsageError(
-                f"user {user} has {JOBS_A_USER_MAX} jobs that have not ended, and may begin no more",
+                f"user {user} has {JOBS_A_USER_MAX} unfinished jobs, the most that one user may have",
                 hint="wait for them: stager status",
             )
 

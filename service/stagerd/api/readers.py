@@ -13,7 +13,7 @@ from stager.reader.cuts import open_cut
 from stager.reader.settings import ORDER_NUMBERS_MAX
 from stager.reader.values import Numbers, unpack_numbers
 from stager.sessions.session import OpenSession, OrderRequest
-from stagerd.api.bodies import HelloBody, OrderBody, PositionBody, ReportBody, WantBody
+from stagerd.api.bodies import ByeBody, HelloBody, OrderBody, PositionBody, ReportBody, WantBody
 from stagerd.api.handlers import ONE_VERSION, Ask, user_of
 from stagerd.api.limits import Users
 
@@ -43,6 +43,12 @@ def add_readers(routes: APIRouter, owner: Owner, users: Users, ask: Ask) -> None
         pid = request.client.port if request.client else 0
         return await ask(lambda: owner.readers.hello(body.version(name), body.session, body.manifest, pid))
 
+    @routes.post("/datasets/{name}/bye")
+    async def bye(request: Request, name: str, body: ByeBody) -> dict[str, Any]:
+        """A session reads no more: its version need not be kept for it."""
+        pid = request.client.port if request.client else 0
+        return await ask(lambda: owner.readers.bye(body.session, pid))
+
     @routes.post("/reports")
     async def report(body: ReportBody) -> dict[str, Any]:
         """Totals of one reading process; they only grow, so a report may be sent again."""
@@ -61,7 +67,7 @@ def add_readers(routes: APIRouter, owner: Owner, users: Users, ask: Ask) -> None
         orders = tuple([await asyncio.to_thread(_unpacked, order) for order in body.own_orders])
         if sum(map(len, orders)) > ORDER_NUMBERS_MAX:
             raise UsageError(
-                f"an order of one's own has at most {ORDER_NUMBERS_MAX:,} numbers", hint="tell its beginning"
+                f"a custom order has at most {ORDER_NUMBERS_MAX:,} positions", hint="send only its beginning"
             )
         told |= {"own_orders": orders, "cut": None if body.cut is None else open_cut(body.cut)}
         reading, user = OrderRequest(dataset=name, **told), user_of(request)
@@ -80,4 +86,4 @@ def _unpacked(text: str) -> Numbers:
     try:
         return unpack_numbers(text)
     except ValueError:
-        raise UsageError("these are no sample numbers in base64", hint=ONE_VERSION) from None
+        raise UsageError("these are not sample numbers in base64", hint=ONE_VERSION) from None

@@ -23,7 +23,7 @@ EPOCHS_KNOWN = 2  # an order is known for this epoch and the next
 def simulate(
     trace: Annotated[
         Path | None,
-        typer.Argument(metavar="TRACE", help="Sample numbers in the order they were read, one a line."),
+        typer.Argument(metavar="TRACE", help="Sample numbers in the order they were read, one on each line."),
     ] = None,
     from_stats: Annotated[
         str | None,
@@ -52,7 +52,7 @@ def simulate(
             told = owner.ask(READS, from_stats)
         numbers, sample_bytes = unpack_numbers(told["reads"]), told["sample_bytes"]
         if not len(numbers):
-            raise UsageError(f"no reads of {from_stats} are known", hint="read it while the service runs")
+            raise UsageError(f"no reads of {from_stats} were recorded", hint="read it while the service runs")
     else:
         assert trace is not None
         numbers = read_trace(trace)
@@ -98,7 +98,7 @@ def read_trace(path: Path) -> Numbers:
         words = path.read_text().split()
         numbers: Numbers = np.asarray([int(word) for word in words], dtype=np.int64)
     except (OSError, UnicodeDecodeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{path}: {error}", hint="a text file with one sample number a line") from None
+        raise UsageError(f"{path}: {error}", hint="a text file with one sample number on each line") from None
     if not len(numbers):
-        raise UsageError(f"{path}: there is no read in it", hint="a text file with one sample number a line")
+        raise UsageError(f"{path}: it has no reads", hint="a text file with one sample number on each line")
     return numbers

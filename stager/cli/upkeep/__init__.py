@@ -1,0 +1,1 @@
+"""Verbs about whole data sets: they are removed."""
