@@ -15,6 +15,7 @@ from recipe_contract import Given, RecipeContract
 from stager.errors import SampleError, UsageError
 from stager.interfaces import Layout, LeftOut
 from stager.layouts import check_layout, open_layout, open_opener
+from stager.npy import parse_array
 from stager.reader.samples.manifest import Manifest
 from stager.recipes import check_recipe, open_recipe
 
@@ -159,6 +160,7 @@ class TestTableLayout(LayoutContract):
         layout = self.make()
         list(layout.entries(listed(self.objects)))
         assert [tuple(attribute) for attribute in layout.attributes] == [
+            ("phase", "string"),  # the label is an attribute, too
             ("fold", "int64"),
             ("age", "float64"),
             ("good", "bool"),
@@ -192,7 +194,7 @@ class TestTableOfSeveralObjects(TestTableLayout):
     def test_columns_have_the_types_of_their_values(self) -> None:
         layout = self.make()
         assert [entry.key for entry in layout.entries(listed(self.objects))] == ["r1", "r2", "r3"]
-        assert layout.attributes == ()
+        assert [attribute.name for attribute in layout.attributes] == ["left", "right"]
 
     def test_samples_are_labelled_by_their_column(self, tmp_path: Path) -> None:
         assert self.scanned(tmp_path / "m").classes == ("x", "y")
@@ -226,13 +228,14 @@ class TestTableOfRowsInOneArray(TestTableLayout):
     def test_a_row_is_taken_from_an_array_that_is_opened_once(self) -> None:
         opener = open_opener("table", check_layout("table", self.options))
         assert opener is not None
-        opened = opener.open(memoryview(self.objects["all.npy"]))
-        np.testing.assert_array_equal(np.asarray(opener.take(opened, 1)), np.arange(6, 12).reshape(2, 3))
+        opened = opener.open(0, memoryview(self.objects["all.npy"]))
+        (row,) = opener.take([opened], 1)
+        np.testing.assert_array_equal(np.asarray(row), np.arange(6, 12).reshape(2, 3))
         for at in (3, -1, "x", 1.5, None):
             with pytest.raises(SampleError):
-                opener.take(opened, at)
+                opener.take([opened], at)
         with pytest.raises(SampleError):
-            opener.open(memoryview(b"no array"))
+            opener.open(0, memoryview(b"no array"))
 
 
 def table_of(text: str, **options: str) -> Layout:
@@ -246,7 +249,7 @@ def table_of(text: str, **options: str) -> Layout:
     ("text", "options", "said"),
     [
         ("file\na.npy\n", {"label": "fase"}, "no column 'fase'"),
-        ("file,file\na.npy,b\n", {}, "two columns of one name"),
+        ("file,file\na.npy,b\n", {}, "two columns have one name"),
         ("file,x\na.npy\n", {}, "line 2"),
         ("file\na.npy,1\n", {}, "line 2"),
         ("other\na.npy\n", {}, "which column"),
@@ -295,3 +298,38 @@ def test_a_name_that_comes_again_takes_no_name_that_there_is() -> None:
     objects = {"t.csv": b"file\na.npy\na.npy#1\na.npy\n", "a.npy": b"1", "a.npy#1": b"2"}
     keys = [entry.key for entry in layout.entries(listed(objects))]
     assert keys == ["a.npy", "a.npy#1", "a.npy#2"]
+
+
+def npz(compressed: bool = False, **arrays: Any) -> memoryview:
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **arrays)
+    return memoryview(file.getvalue())
+
+
+class TestNpz(RecipeContract):
+    spec: Mapping[str, Any] = {"kind": "array", "dtype": "float32", "shape": [-1, 2], "member": "pose"}
+    other: Mapping[str, Any] = {**spec, "member": "mask"}
+
+    def good(self) -> Mapping[str, Given]:
+        pose, mask = np.arange(6, dtype="f4").reshape(3, 2), np.zeros(2, "u1")
+        return {
+            "stored": ([npz(pose=pose, mask=mask)], ()),
+            "deflated": ([npz(compressed=True, pose=pose, mask=mask)], ()),
+        }
+
+    def bad(self) -> Mapping[str, Given]:
+        pose = np.arange(6, dtype="f4").reshape(3, 2)
+        whole = npz(pose=pose)
+        return {
+            "another-member": ([npz(mask=pose)], ()),
+            "cut": ([whole[:-30]], ()),
+            "objects": ([npz(pose=np.asarray([{}], object))], ()),
+            "no-member": ([npz()], ()),
+        }
+
+
+def test_an_npz_of_one_array_needs_no_name_and_of_several_it_does() -> None:
+    array = np.ones(3, "i2")
+    np.testing.assert_array_equal(parse_array(npz(a=array)), array)
+    with pytest.raises(SampleError, match="but a, b"):
+        parse_array(npz(a=array, b=array))

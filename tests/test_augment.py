@@ -287,7 +287,7 @@ def test_without_opencv_the_error_says_what_to_install(monkeypatch: pytest.Monke
     transforms._cv2.cache_clear()
     with pytest.raises(StagerError) as refused:
         HorizontalFlip()
-    assert "stager[torch]" in refused.value.hint
+    assert "stager[augment]" in refused.value.hint
     CentreCrop(4)  # needs none
 
 

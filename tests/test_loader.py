@@ -193,7 +193,7 @@ def test_resuming_at_any_batch_on_any_number_of_ranks_reads_what_one_run_reads(
     assert read == epoch_order(SAMPLES, 9, epoch).tolist()
 
 
-def test_a_state_is_three_integers_and_a_digest_and_fits_only_its_data(
+def test_a_state_is_three_integers_and_two_digests_and_fits_only_its_data(
     place: Place, data: StagedDataset
 ) -> None:
     loader = StagedLoader(data, 8, shuffle=True, seed=3)
@@ -205,6 +205,7 @@ def test_a_state_is_three_integers_and_a_digest_and_fits_only_its_data(
         "seed": 3,
         "epoch": 0,
         "position": 16,
+        "version": data.samples.manifest_digest,
     }
     other = StagedLoader(StagedDataset("data", classes=2), 8, shuffle=True)
     with pytest.raises(UsageError, match="other data"):

@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,11 +16,14 @@ from stager.cache.dataset import Dataset, Failure
 from stager.catalog.rows import ShardRow
 from stager.config import load_config
 from stager.errors import UsageError, WaitTimeout
+from stager.reader.cuts.crop import RandomCrop
+from stager.reader.cuts.cut import Draws, NoSuchPart, Rows, Sides
+from stager.reader.cuts.pieces import Pieces
 from stager.reader.samples.subset import Subset
-from stager.reader.values import Arrays, Shapes, Windows
+from stager.reader.values import Arrays
 from stager_client import samples
 from stager_client.batches.loader import BatchLoader
-from stager_client.reader import Reader
+from stager_client.reading.reader import Reader
 from stager_client.samples import StagedSamples
 from test_cache import KEYS, config_of, scan, stage
 
@@ -61,27 +64,60 @@ def test_a_shard_that_goes_before_its_turn_is_missing_and_not_corrupt(cache: Cac
     assert reader.visit([0, 1], take) == ([1], [])
 
 
+class Small(RandomCrop):
+    """A cut that says of one row that it is too small."""
+
+    too_small: tuple[int, Callable[[], object]]
+
+    def __init__(self, row: int, meanwhile: Callable[[], object]) -> None:
+        super().__init__(1)
+        object.__setattr__(self, "too_small", (row, meanwhile))
+
+    def pieces(self, draws: Draws, rows: Rows, sides: Mapping[str, Sides]) -> dict[str, Pieces]:
+        row, meanwhile = self.too_small
+        if row in rows.positions:
+            meanwhile()
+            raise NoSuchPart(rows.positions.tolist().index(row), "it is too small", "")
+        return super().pieces(draws, rows, sides)
+
+
 def test_a_row_that_goes_before_its_part_is_chosen_is_missing_and_no_error(cache: Cache) -> None:
     """A row that was punched has other shapes: what a cut says of them is not the user's mistake."""
     dataset = scan(cache, KEYS)
-    stage(cache, dataset, [0, 1])
+    stage(cache, dataset, [0, 1, 2])
     reader = reader_of(dataset)
-    reader.visit([0, 1], lambda at, arrays: None)
+    out = {"image": np.zeros((3, 1, 2, 3), np.uint8)}
 
-    def part(at: int, shapes: Shapes) -> Windows:
-        if at == 1:
-            cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test")
-            raise UsageError("it is too small")
-        return {"image": (slice(0, 1),)}
+    def cut(cut: Small) -> tuple[list[int], list[int]]:
+        draws = Draws.of(0, 0, np.arange(3), np.arange(3))
+        return reader.cut(np.arange(3), cut, draws, cut.rows(draws), out)
 
-    taken: list[tuple[int, ...]] = []
-    assert reader.visit([0, 1], lambda at, arrays: taken.append(arrays["image"].shape), None, part) == (
-        [1],
-        [],
-    )
-    assert taken == [(1, 2, 3)]
+    def evict() -> None:
+        cache.departures.evict_samples(dataset, np.asarray([1]), "evicted", "for a test")
+
     with pytest.raises(UsageError, match="too small"):
-        reader.visit([0], lambda at, arrays: None, None, lambda at, shapes: part(1, shapes))
+        cut(Small(1, lambda: None))
+    assert cut(Small(1, evict)) == ([1], [])
+    assert (out["image"][0] == 0).all()
+    assert (out["image"][2] == 2).all()
+
+
+def test_what_is_evicted_while_its_piece_is_copied_is_missing(cache: Cache) -> None:
+    dataset = scan(cache, KEYS)
+    stage(cache, dataset, [0, 1, 2])
+    reader = reader_of(dataset)
+
+    class Slow(RandomCrop):
+        def pieces(self, draws: Draws, rows: Rows, sides: Mapping[str, Sides]) -> dict[str, Pieces]:
+            found = super().pieces(draws, rows, sides)
+            cache.departures.evict_samples(dataset, np.asarray([2]), "evicted", "for a test")
+            return found
+
+    draws = Draws.of(0, 0, np.arange(3), np.arange(3))
+    out = {"image": np.zeros((3, 1, 2, 3), np.uint8)}
+    cut = Slow(1)
+    assert reader.cut(np.arange(3), cut, draws, cut.rows(draws), out) == ([2], [])
+    assert (out["image"][1] == 1).all()
 
 
 def flip(dataset: Dataset, row: ShardRow, sample: int) -> None:
@@ -151,6 +187,6 @@ def test_a_state_does_not_fit_a_run_in_which_another_sample_has_failed(
         loaders.append(BatchLoader(data, 4, shuffle=True))
     before, same, other = loaders
     same.load_state_dict(before.state_dict())
-    with pytest.raises(UsageError, match="the state is of other data"):
+    with pytest.raises(UsageError, match="the state was saved for other data"):
         other.load_state_dict(before.state_dict())
     cache.close()

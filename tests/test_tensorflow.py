@@ -29,7 +29,14 @@ from tables import COUNT, left, right, tables_at
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow", reason="TensorFlow has an environment of its own: make tensorflow")
 
-from stager_client.tensorflow import ITERATORS, RandomCrop, as_dataset, staged_dataset  # noqa: E402
+from stager_client.tensorflow import (  # noqa: E402
+    ITERATORS,
+    GridSegments,
+    RandomCrop,
+    RandomSegment,
+    as_dataset,
+    staged_dataset,
+)
 
 SAMPLES, CLASSES = 60, 6
 Batch = tuple[Any, Any]
@@ -403,6 +410,25 @@ def test_samples_cuts_and_order_are_numpys_also_after_a_resume(
     for (mine, _), (theirs, _) in zip(found, whole, strict=True):
         assert mine["age"].numpy().tolist() == theirs["age"].tolist()
         assert np.array_equal(mine["depth"].numpy(), theirs["depth"])
+
+
+@pytest.mark.parametrize(
+    ("cut", "shape"),
+    [
+        (RandomSegment(frames=4), [None, 4, 3]),
+        (GridSegments(2, frames=4, pad="zero"), [None, 2, 4, 3]),
+    ],
+)
+def test_segments_are_numpys_and_have_static_shapes(
+    place: Place, kind: str, cut: Any, shape: list[int | None]
+) -> None:
+    has_line = "age != 0 and age != 5 and age != 10 and age != 15"
+    options: dict[str, Any] = {"shuffle": True, "columns": ["line"], "cut": cut, "where": has_line}
+    dataset = staged_dataset(f"pad-{kind}", 4, **options)
+    assert dataset.element_spec[0]["line"].shape.as_list() == shape
+    arrays = StagedArrays(f"pad-{kind}", 4, **options)
+    for (mine, _), (theirs, _) in zip(dataset, arrays, strict=True):
+        assert np.array_equal(mine["line"].numpy(), theirs["line"])
 
 
 def test_a_table_is_read_as_it_was_staged_in_the_order_of_the_other_clients(

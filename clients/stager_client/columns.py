@@ -35,7 +35,7 @@ def choose_columns(
 ) -> Columns:
     """Those that are asked for. None: a field that is the only one, else all there are."""
     field_of = {field.name: field for field in fields}
-    attribute_of = {attribute.name: attribute for attribute in attributes}
+    attribute_of = {one.name: one for one in attributes if one.name not in field_of}  # say, a file's name
     if asked is None:
         is_alone = len(fields) == 1
         return Columns(field_of, {} if is_alone else attribute_of, is_alone)
@@ -76,8 +76,8 @@ def attribute_values(dataset: str, attribute: Attribute, found: Any) -> Values:
         return found.fill_null("")
     if found.null_count and attribute.type != "float64":
         raise UsageError(
-            f"{found.null_count} samples of {dataset} have no {attribute.name}, and {attribute.type} has no"
-            " value for that",
+            f"{found.null_count} samples of {dataset} have no {attribute.name}, and {attribute.type} cannot"
+            " express that",
             hint=f"leave it out of columns, or the samples out by where; as float64, {attribute.name}"
             " would be NaN there",
         )

@@ -9,11 +9,30 @@ import numpy.typing as npt
 from stager.reader.order import check_rank
 from stager.reader.samples.subset import Subset
 from stager_client.batches.assembly import Batch
-from stager_client.batches.loader import BatchLoader, LoaderOptions, Resumable
-from stager_client.cuts import RandomCrop
+from stager_client.batches.loader import BatchLoader
+from stager_client.batches.options import LoaderOptions, check_options
+from stager_client.batches.resumable import Resumable
+from stager_client.cuts import (
+    CentredPatch,
+    Floats,
+    GridPatch,
+    GridSegments,
+    RandomCrop,
+    RandomPatch,
+    RandomSegment,
+)
 from stager_client.samples import StagedSamples
 
-__all__ = ["RandomCrop", "StagedArrays"]
+__all__ = [
+    "CentredPatch",
+    "Floats",
+    "GridPatch",
+    "GridSegments",
+    "RandomCrop",
+    "RandomPatch",
+    "RandomSegment",
+    "StagedArrays",
+]
 
 
 class StagedArrays(Resumable):
@@ -21,7 +40,7 @@ class StagedArrays(Resumable):
 
     Of several fields, or with `columns`, they are ({name: values}, labels). Arrays are as they were staged:
     an image is NHWC. The options are StagedLoader's: shuffle, seed, order, drop_last, prefetch, threads,
-    augment, columns, cut.
+    augment, columns, cut, versions. `version`: an older version that is kept, by its digest.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 
@@ -41,14 +60,19 @@ class StagedArrays(Resumable):
         timeout_s: float = 300.0,
         skip_failed: bool = False,
         check: str = "first",
+        version: str | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
+        check_options("StagedArrays", options)
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, subset_seed, per_class, fraction, where, split)
         check_rank(rank, world_size)
-        samples = StagedSamples(name, subset, service, timeout_s, skip_failed, check)
+        samples = StagedSamples(name, subset, service, timeout_s, skip_failed, check, version)
         self.classes = samples.classes
         self.loader = BatchLoader(samples, batch_size, ranks=lambda: (rank, world_size), **options)
+
+    def __repr__(self) -> str:
+        return f"StagedArrays({self.loader.samples}, batches of {self.loader.batch_size})"
 
     def __iter__(self) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
         return self.loader.run(self._made, lambda made: made)

@@ -1,45 +1,49 @@
 """A staged data set without a framework: subset, labels, and samples by position."""
 
+import copy
 import threading
 import time
-import warnings
+import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from stager import errors
-from stager.errors import (
-    CacheError,
-    NoService,
-    ShardCorrupt,
-    StagerError,
-    UsageError,
-    WaitTimeout,
+from stager.errors import CacheError, NoService, ShardCorrupt, StagerError, UsageError, WaitTimeout, many
+from stager.reader.cuts.cut import Cut, Draws
+from stager.reader.record import (
+    DatasetRecord,
+    datasets_dir,
+    is_source,
+    kept_versions,
+    manifest_path,
+    name_for_url,
+    source_url,
+    version_named,
 )
-from stager.reader.record import DatasetRecord, datasets_dir, manifest_path, say_recipe_change
-from stager.reader.samples.manifest import Manifest
+from stager.reader.samples.changes import Changes, VersionRows, compare_numbers, compare_rows
+from stager.reader.samples.manifest import Counts, Manifest
 from stager.reader.samples.runs import Runs, positions_of, without
 from stager.reader.samples.subset import Subset, draw
 from stager.reader.service import Service, find_socket
-from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S, Settings, load_settings
-from stager.reader.values import Arrays, Numbers, canonical_json, digest_of
+from stager.reader.settings import WANT_SAMPLES_MAX, WANT_WAIT_S, load_settings
+from stager.reader.values import Arrays, Field, Numbers, canonical_json, digest_of
 from stager_client.columns import Columns, Values, attribute_values, choose_columns
-from stager_client.reader import Batches, Corrupt, Missing, Reader, WindowsOf
-from stager_client.session import Session
+from stager_client.reading.finding import ANSWER_S, POLL_S, find_dataset, warn_of_other_recipe
+from stager_client.reading.reader import Batches, Corrupt, Missing, Reader
+from stager_client.reading.session import Session
 
 Take = Callable[[int, Arrays], None]
 Look = Callable[[list[int]], tuple[Missing, Corrupt]]
 Positions = Sequence[int] | Numbers
-Reasons = dict[str, int]  # why samples had to be waited for, and how many
+Missed = dict[int, str]  # places of samples that had to be waited for, and why
 
-POLL_S: Final = 0.2
-ANSWER_S: Final = 0.25  # that a service may take to say that the samples have not come in time
-OPEN_WAIT_S: Final = 1.0  # for a service that hangs, where the data set can be opened without one
 CORRUPT_TRIES: Final = 3
+COUNTED_AT_ONCE: Final = 1 << 20  # numbers of a computed list are made when they are asked for
 CHECKS: Final = ("first", "always")  # when a sample is compared with its checksum: at which reads
 NONE: Final = np.zeros(0, dtype=np.int64)
 NOT_STOPPED: Final = threading.Event()
@@ -56,19 +60,31 @@ class StagedSamples:
         timeout_s: float,
         skip_failed: bool,
         check: str = "first",
+        version: str | None = None,
     ) -> None:
+        """`version`: an older one that is kept, by the beginning of its digest; None: the newest."""
         if check not in CHECKS:
             raise UsageError(f"check is {check!r}", hint="use one of " + ", ".join(CHECKS))
-        self._checks_always = check == "always"
+        self._checks_always, self._skips_failed = check == "always", skip_failed
         settings = load_settings()
+        given, name = name, name_for_url(source_url(name)) if is_source(name) else name
         self.name, self.subset, self.timeout_s = name, subset, timeout_s
         self._service = Service(find_socket(service, settings.socket))
-        self._directory = self._find(datasets_dir(settings.cache_dir) / name)
+        local = datasets_dir(settings.cache_dir) / name
+        self._directory = find_dataset(self._service, given, local, timeout_s)
         self._reader: Reader | None = None
-        manifest = self._open()
-        self._compare(settings)
-        drawn = draw(manifest, subset)
-        failed = self.reader.index.failed() if skip_failed else NONE
+        self._whole_of: StagedSamples | None = None
+        manifest = self._open(version)
+        warn_of_other_recipe(name, settings, self._record.spec.recipe)
+        self._draw(manifest, is_named=version is not None)
+
+    def _draw(self, manifest: Manifest, is_named: bool) -> None:
+        """Take what the subset is of a version, and tell the service that we read it.
+
+        `is_named`: somebody wants this very version, which nobody else may be reading.
+        """
+        drawn = draw(manifest, self.subset)
+        failed = self.reader.index.failed() if self._skips_failed else NONE
         self._skipped = positions_of(failed, drawn.numbers)
         self.is_whole = not len(self._skipped)  # the service draws the same ones
         self.numbers = without(drawn.numbers, self._skipped)  # for life: whatever is scanned, these are ours
@@ -81,13 +97,58 @@ class StagedSamples:
         self.labels = np.asarray(label_of[labels] if len(label_of) > 1 else labels, dtype=np.int64)
         self._attributes = manifest.attributes
         self._values: dict[str, Values] = {}  # of attributes that were asked for
+        self._drawn = drawn.numbers if len(self._skipped) else self.numbers
         self.digest = self._digest()
         self.session = Session(
-            self._service, name, max(len(self.numbers), 1), self.version, self._record.manifest
+            self._service, self.name, max(len(self.numbers), 1), self.version, self._record.manifest
         )
+        if is_named and self.session.refused is not None:
+            raise self.session.refused
+        weakref.finalize(self, self.session.end).atexit = False
+
+    def at(self, version: str | None = None) -> "StagedSamples":
+        """The same subset by the same recipe of another version: the newest, or one by its digest.
+
+        That is this one itself, if it is of that version. What it reads stays as it is, in any case.
+        """
+        record = self._record_of(version, self._record)
+        if (record.manifest, record.lineage) == (self._record.manifest, self._record.lineage):
+            return self
+        other = copy.copy(self)
+        other._draw(other._open(version, self._record), is_named=version is not None)
+        return other
+
+    def changes_since(self, before: "StagedSamples") -> Changes:
+        """What these have that those before have not, and the other way round."""
+        if before is self:
+            return Changes(len(self), len(self))
+        if isinstance(self.numbers, Runs) or isinstance(before.numbers, Runs):
+            is_alike = self._record.lineage == before._record.lineage
+            return compare_numbers(before.numbers if is_alike else NONE, self.numbers, self.reader.records)
+        return compare_rows(before._rows(), self._rows())
+
+    def keeps(self, version: str) -> bool:
+        """Whether a version is kept, by its digest."""
+        return version in kept_versions(self._directory, DatasetRecord.read(self._directory))
+
+    def _rows(self) -> VersionRows:
+        records, numbers = self.reader.records, np.asarray(self.numbers[:])
+        tags, hashes = records.values("tag", numbers), records.values("key_hash", numbers)
+        none = np.zeros(len(numbers), dtype=np.int8)
+        return VersionRows(self.key, tags, hashes, self.labels, tuple(self.classes), none, ("",))
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def __str__(self) -> str:
+        """For people: what is read, and how much of it is here."""
+        fields = ", ".join(str(field) for field in self.reader.record.fields)
+        parts = (self.numbers[at : at + COUNTED_AT_ONCE] for at in range(0, len(self), COUNTED_AT_ONCE))
+        resident = sum(self.reader.count_resident(part) for part in parts)
+        return (
+            f"{self.name!r}, {many(len(self), 'sample')} of {many(len(self.classes), 'class')},"
+            f" {fields}, {resident:,} resident"
+        )
 
     @property
     def reader(self) -> Reader:
@@ -95,22 +156,51 @@ class StagedSamples:
             self._reader = Reader(self._directory, self._record, self._checks_always)
         return self._reader
 
-    def _open(self) -> Manifest:
-        """Open the newest version. It may be replaced while we do: then there is a newer one."""
+    def _open(self, version: str | None, ours: DatasetRecord | None = None) -> Manifest:
+        """Open a version. It may be replaced while we do: then there is a newer one."""
         for is_last in (False, True):
-            self._record = DatasetRecord.read(self._directory)
+            self._record = self._record_of(version, ours)
             try:
                 self._reader = Reader(self._directory, self._record, self._checks_always)
                 return self._manifest()
             except CacheError:
-                if is_last or DatasetRecord.read(self._directory) == self._record:
+                if is_last or self._record_of(version, ours) == self._record:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    def _record_of(self, version: str | None, ours: DatasetRecord | None) -> DatasetRecord:
+        """What to know of a version. `ours`: what we have open, whose recipe we stay with."""
+        record = DatasetRecord.read(self._directory)
+        if version is not None:
+            kept = kept_versions(self._directory, record)
+            record = replace(record, manifest=version_named(self.name, version, kept))
+        if ours is not None:
+            record = replace(record, spec=ours.spec, recipe=ours.recipe, fields=ours.fields)
+        return record
 
     def _manifest(self) -> Manifest:
         """Not kept: it is mapped for a moment, and what is needed of it is taken."""
         path = manifest_path(self._directory, self._record.manifest, self._record.lineage)
         return Manifest.open(path, self.reader.records)
+
+    def with_failed(self) -> tuple["StagedSamples", Numbers]:
+        """All samples of the subset, and the positions of those that are known not to be had."""
+        if self.is_whole:
+            return self, NONE
+        whole = copy.copy(self)
+        whole._whole_of = self  # whose session it has
+        whole.is_whole, whole.numbers, whole._skipped = True, self._drawn, NONE
+        whole.labels = np.zeros(len(whole.numbers), np.int64)
+        whole.digest = whole._digest()
+        return whole, self._skipped
+
+    def foreground(self, field: str) -> Counts | None:
+        """How much each sample has, as it was counted when the data set was scanned; None: it was not."""
+        return self._manifest().foreground(field)
+
+    def field(self, name: str) -> Field:
+        """A field as it is staged."""
+        return next(field for field in self._record.fields if field.name == name)
 
     def choose(self, columns: Sequence[str] | None) -> Columns:
         """The fields and attributes of these names; None: the only field, or all there are."""
@@ -166,13 +256,17 @@ class StagedSamples:
         """Read the samples at these positions into buffers, row by row: fields of one size only."""
         self._count(positions, lambda: self.fill(positions, out, NOT_STOPPED))
 
-    def _count(self, positions: Sequence[int], read: Callable[[], Reasons]) -> None:
+    def read_cut(self, cut: Cut, draws: Draws, out: Batches) -> None:
+        """Copy what a cut takes to the arrays, which have a row for each draw."""
+        self._count(draws.positions, lambda: self.cut(cut, draws, out, NOT_STOPPED))
+
+    def _count(self, positions: Positions, read: Callable[[], Missed]) -> None:
         began = time.monotonic()
-        reasons = read()
+        reasons = dict(Counter(read().values()))
         waited_s = time.monotonic() - began if reasons else 0.0
         self.session.count(len(positions), reasons, waited_s, self.numbers[np.asarray(positions, np.int64)])
 
-    def fill(self, positions: Positions, out: Batches, stopped: threading.Event) -> Reasons:
+    def fill(self, positions: Positions, out: Batches, stopped: threading.Event) -> Missed:
         """Read the samples at these positions into buffers, row by row; say why any had to be waited for.
 
         For threads that work ahead: the caller counts. `stopped`: nobody waits any more.
@@ -191,12 +285,10 @@ class StagedSamples:
         take: Take,
         stopped: threading.Event,
         names: Collection[str] | None = None,
-        part: WindowsOf | None = None,
-    ) -> Reasons:
+    ) -> Missed:
         """Give each sample to `take`. What is not resident is asked for, once for all, and waited for.
 
-        `names`: of the fields that are wanted; None: all. For none of them, nothing is read. `part`: and
-        which part of them, by a sample's place in `positions`.
+        `names`: of the fields that are wanted; None: all. For none of them, nothing is read.
         """
         if names is not None and not names:
             return {}
@@ -205,15 +297,31 @@ class StagedSamples:
 
         def look(places: list[int]) -> tuple[Missing, Corrupt]:
             wanted = [numbers[at] for at in places]
-            placed = None if part is None else lambda at, shapes: part(places[at], shapes)
-            found = self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays), names, placed)
+            found = self.reader.visit(wanted, lambda at, arrays: take(places[at], arrays), names)
             return _placed(places, found)
 
-        return self._wait(samples, self.reader.visit(numbers, take, names, part), look, stopped)
+        return self._wait(samples, self.reader.visit(numbers, take, names), look, stopped)
+
+    def cut(self, cut: Cut, draws: Draws, out: Batches, stopped: threading.Event) -> Missed:
+        """Copy what a cut takes to the arrays, which have a row for each draw; say which draws had to wait.
+
+        A draw that waited for several samples has the reason of one.
+        """
+        rows = cut.rows(draws)
+        numbers, draw_of = self.numbers[rows.positions], rows.draw_of()
+
+        def look(places: list[int]) -> tuple[Missing, Corrupt]:
+            again = np.unique(draw_of[places])  # whole draws: also what they have beside these rows
+            of, some = rows.some(again)
+            found = self.reader.cut(numbers[of], cut, draws.some(again), some, out)
+            return _placed(of.tolist(), found)
+
+        missed = self._wait(numbers, self.reader.cut(numbers, cut, draws, rows, out), look, stopped)
+        return {int(draw_of[at]): reason for at, reason in missed.items()}
 
     def _wait(
         self, samples: Numbers, found: tuple[Missing, Corrupt], look: Look, stopped: threading.Event
-    ) -> Reasons:
+    ) -> Missed:
         """Ask the service for what was not found of these samples, until all are there.
 
         `look` reads the samples at some places of these, and says at which they are not to be had. A
@@ -235,25 +343,25 @@ class StagedSamples:
                 raise self._timeout(wanted, away)
             if self.reader.index.is_retired:
                 raise CacheError(
-                    f"{self.name} is not kept any more as it was when it was opened",
+                    f"the version of {self.name} that was opened is not kept any more",
                     hint="open the data set again",
                 )
-            where = self.session.where(left_s / 2)
+            place = self.session.told_place(left_s / 2)
             left_s = deadline - time.monotonic()
             body = {
                 **self.version,
                 "samples": wanted,
                 "corrupt": [numbers[at] for at in corrupt][:WANT_SAMPLES_MAX],
                 "wait_s": min(WANT_WAIT_S, left_s),
-                **where,
+                **place,
             }
             try:
                 answer = self._service.post(f"/datasets/{self.name}/want", body, left_s + ANSWER_S, stopped)
                 reason_of = {int(number): reason for number, reason in answer["reasons"].items()} | reason_of
                 away = None
                 for failed in answer["failed"]:
-                    key = self.reader.records.key(failed["sample"])
-                    message = f"{key} of {self.name}: {failed['detail']}"
+                    what = self.reader.what(failed["sample"])
+                    message = f"{what} of {self.name}: {failed['detail']}"
                     told = {"error": "SampleError", "reason": failed["reason"], "message": message}
                     raise errors.from_json(told)  # the service may be of another version
             except NoService as error:
@@ -265,10 +373,11 @@ class StagedSamples:
             if corrupt and away is None and tries[corrupt[0]] > CORRUPT_TRIES:
                 key = self.reader.records.key(numbers[corrupt[0]])
                 raise ShardCorrupt(
-                    f"{key} of {self.name} reads wrong again and again", hint="check memory and disk"
+                    f"{key} of {self.name} was staged again {CORRUPT_TRIES} times and is still corrupt",
+                    hint="check memory and disk",
                 )
         # One that came between our look and our question was late, too.
-        return dict(Counter(reason_of.get(numbers[at], "late") for at in places))
+        return {at: reason_of.get(numbers[at], "late") for at in places}
 
     def _timeout(self, numbers: list[int], away: NoService | None) -> StagerError:
         what = f"{len(numbers)} samples of {self.name} (first: {self.reader.records.key(numbers[0])})"
@@ -279,67 +388,8 @@ class StagedSamples:
             hint="stager status shows what the service does; a larger timeout_s waits longer",
         )
 
-    def _find(self, local: Path) -> Path:
-        """Where the data set lies: as the service says; if none answers, where the config has its cache."""
-        deadline = time.monotonic() + self.timeout_s
-        is_here = (local / "dataset.json").exists()
-        wait_s = min(self.timeout_s, OPEN_WAIT_S) if is_here else self.timeout_s
-        try:
-            return Path(self._service.get(f"/datasets/{self.name}", wait_s)["directory"])
-        except NoService:
-            if is_here:
-                return local
-            raise
-        except UsageError:
-            self._scan(deadline)
-            return Path(self._service.get(f"/datasets/{self.name}", _left_s(deadline))["directory"])
-
-    def _compare(self, settings: Settings) -> None:
-        """Say if what is staged is not what the config asks for: nothing is staged anew in silence.
-
-        Keys that the config does not name are those of the recipe that is staged: only the service knows
-        what they are by default.
-        """
-        before = self._record.spec.recipe
-        changed = say_recipe_change(before, _with_defaults(settings.recipes.get(self.name, {}), before))
-        if changed:
-            warnings.warn(
-                f"{self.name} is staged with another recipe than {settings.path} has ({changed}):"
-                f" you read what is staged; to stage it anew: stager prefetch {self.name}",
-                stacklevel=4,
-            )
-
-    def _scan(self, deadline: float) -> None:
-        """Have the service look at a data set of its config for the first time."""
-        began = time.monotonic()
-        job = self._service.post("/jobs", {"dataset": self.name, "stop_after": "scan"}, _left_s(deadline))
-        while job["state"] not in ("done", "failed", "cancelled"):
-            if time.monotonic() > deadline:
-                raise WaitTimeout(
-                    f"{self.name} was not scanned within {self.timeout_s:.0f} s",
-                    hint="stager status shows how far it is; open it again later",
-                )
-            waited_s = time.monotonic() - began
-            time.sleep(min(0.01 + waited_s / 10, POLL_S))  # a small source is scanned soon
-            job = self._service.get(f"/jobs/{job['id']}", _left_s(deadline))
-        if job["error"]:
-            raise StagerError(job["error"]["message"], job["error"]["hint"])
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
-
-
-def _with_defaults(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's table, and for each of its tables of fields, with what is not given as it was before."""
-    return {**before} | {
-        key: _with_defaults(value, before.get(key, {})) if isinstance(value, Mapping) else value
-        for key, value in given.items()
-    }
-
-
-def _left_s(deadline: float) -> float:
-    """Until the deadline; a moment at least, so that an answer that is ready is taken."""
-    return max(deadline - time.monotonic(), ANSWER_S)
 
 
 def _placed(places: list[int], found: tuple[Missing, Corrupt]) -> tuple[Missing, Corrupt]:

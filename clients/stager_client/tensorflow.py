@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import inspect
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,11 +11,30 @@ import tensorflow as tf
 
 from stager.reader.values import Shape
 from stager_client.batches.assembly import Assembly, Rows
+from stager_client.batches.options import check_options
 from stager_client.columns import is_padded, length_name
-from stager_client.cuts import RandomCrop
+from stager_client.cuts import (
+    CentredPatch,
+    Floats,
+    GridPatch,
+    GridSegments,
+    RandomCrop,
+    RandomPatch,
+    RandomSegment,
+)
 from stager_client.numpy import StagedArrays
 
-__all__ = ["RandomCrop", "as_dataset", "staged_dataset"]
+__all__ = [
+    "CentredPatch",
+    "Floats",
+    "GridPatch",
+    "GridSegments",
+    "RandomCrop",
+    "RandomPatch",
+    "RandomSegment",
+    "as_dataset",
+    "staged_dataset",
+]
 
 ITERATORS: Final = ("OwnedIterator", "OwnedMultiDeviceIterator")
 
@@ -24,9 +44,11 @@ def staged_dataset(name: str, batch_size: int, **options: Any) -> tf.data.Datase
 
     Of several fields, or with `columns`, they are ({name: tensor}, labels); a ragged field is a RaggedTensor.
     The options are those of StagedArrays: classes, subset_seed, per_class, fraction, where, split, shuffle,
-    seed, drop_last, rank, world_size and so on. Each pass that is read to its end is followed by the next
-    epoch, so `repeat` and `model.fit` see a new order each time; a pass that is broken off is begun anew.
+    seed, drop_last, rank, world_size, versions and so on. Each pass that is read to its end is followed by
+    the next epoch, so `repeat` and `model.fit` see a new order each time; a pass that is broken off is begun
+    anew.
     """
+    check_options("staged_dataset", options, inspect.signature(StagedArrays).parameters)
     return as_dataset(StagedArrays(name, batch_size, **options))
 
 
@@ -41,9 +63,10 @@ def as_dataset(arrays: StagedArrays) -> tf.data.Dataset:
     signature = loader.assembly.columns.given(_signature(loader.assembly, batch_size))
     dataset = tf.data.Dataset.from_generator(
         lambda: _tensors(arrays),
-        output_signature=(signature, tf.TensorSpec((batch_size,), tf.int64)),
+        output_signature=(signature, tf.TensorSpec((batch_size, *loader.assembly.label_shape), tf.int64)),
     )
-    if arrays.state_dict()["position"] == 0:  # else the first epoch is a part of one
+    # Else the first epoch is a part of one, or the next one may have more or fewer samples.
+    if arrays.state_dict()["position"] == 0 and not loader.takes_latest:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(arrays)))
     settings = tf.data.Options()
     settings.experimental_optimization.inject_prefetch = False

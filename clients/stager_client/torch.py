@@ -13,17 +13,42 @@ from torch.utils.data import Dataset
 
 from stager.errors import UsageError
 from stager.reader.order import check_rank
+from stager.reader.samples.changes import Changes
 from stager.reader.samples.subset import Subset
 from stager.reader.values import Arrays, Field, Numbers
 from stager_client.augment.torch import Normalise, augment_batch, can_augment
+from stager_client.augment.transforms import several
 from stager_client.batches.assembly import Batch, Column
-from stager_client.batches.loader import BatchLoader, LoaderOptions, Resumable
-from stager_client.batches.torch import neighbours, new_batch
+from stager_client.batches.loader import BatchLoader
+from stager_client.batches.options import LoaderOptions, check_options
+from stager_client.batches.ranks import labels_differ
+from stager_client.batches.resumable import Resumable
+from stager_client.batches.torch import BatchMemory, neighbours, one_thread, side_by_side, talk_of
 from stager_client.columns import is_padded, length_name, lengths_of, values_at
-from stager_client.cuts import RandomCrop
+from stager_client.cuts import (
+    CentredPatch,
+    Floats,
+    GridPatch,
+    GridSegments,
+    RandomCrop,
+    RandomPatch,
+    RandomSegment,
+)
 from stager_client.samples import StagedSamples
 
-__all__ = ["Normalise", "RandomCrop", "StagedDataset", "StagedLoader", "pin_for_cuda"]
+__all__ = [
+    "CentredPatch",
+    "Floats",
+    "GridPatch",
+    "GridSegments",
+    "Normalise",
+    "RandomCrop",
+    "RandomPatch",
+    "RandomSegment",
+    "StagedDataset",
+    "StagedLoader",
+    "pin_for_cuda",
+]
 
 Sample = tuple[Any, Any]  # a tensor, or what there is by name; and the label
 Transform = Callable[[Any], Any]
@@ -38,6 +63,7 @@ class StagedDataset(Dataset[Sample]):
     what is not is asked for and waited for, at most `timeout_s`. `transform` gets the tensor, or the dict.
     With `skip_failed`, samples that are known not to be had are left out; else reading one raises.
     A sample is compared with its checksum at its first read in a process, or, with check="always", at each.
+    `version`: an older version that is kept, by the beginning of its digest (stager ls --versions).
     """
 
     def __init__(
@@ -56,17 +82,51 @@ class StagedDataset(Dataset[Sample]):
         skip_failed: bool = False,
         check: str = "first",
         columns: Sequence[str] | None = None,
+        version: str | None = None,
     ) -> None:
         drawn = classes if classes is None or isinstance(classes, int) else tuple(classes)
         subset = Subset(drawn, seed, per_class, fraction, where, split)
-        self.samples = StagedSamples(name, subset, service, timeout_s, skip_failed, check)
-        self.transform, self.target_transform = transform, target_transform
-        self.classes = self.samples.classes
-        self.class_to_idx = self.samples.class_to_idx
         self.columns = columns
-        self._columns = self.samples.choose(columns)
-        for column in self._columns.attributes if columns else ():
-            self.samples.attribute(column)  # to refuse them here; if nobody asked, where they are read
+        self._take(StagedSamples(name, subset, service, timeout_s, skip_failed, check, version))
+        self.transform, self.target_transform = transform, target_transform
+        self._memory = BatchMemory()
+        # How often a version was taken, in memory that the workers of a DataLoader share.
+        self._taken, self._taken_here = torch.zeros(1, dtype=torch.int64), 0
+        self._taken.share_memory_()  # type: ignore[no-untyped-call]
+
+    def _take(self, samples: StagedSamples) -> None:
+        columns = samples.choose(self.columns)
+        for column in columns.attributes if self.columns else ():
+            samples.attribute(column)  # to refuse them here; if nobody asked, where they are read
+        self.samples, self._columns = samples, columns
+        self.classes, self.class_to_idx = samples.classes, samples.class_to_idx
+
+    def refresh(self, version: str | None = None) -> Changes:
+        """Read the newest version from now on, or one by its digest; what is returned says what has changed.
+
+        For a plain DataLoader, between two of its iterations; its workers must not be persistent. A
+        StagedLoader has a refresh of its own, on which its ranks agree.
+        """
+        before, samples = self.samples, self.samples.at(version)
+        if problem := labels_differ(before, samples):
+            raise UsageError(problem, hint="open the data set again; or open it with a list of classes")
+        self.move_to(samples)
+        return samples.changes_since(before)
+
+    def move_to(self, samples: StagedSamples) -> None:
+        """Read these samples from now on: another version of ours."""
+        if samples is not self.samples:
+            self._take(samples)
+            self._taken += 1
+            self._taken_here += 1
+
+    def _check_taken(self) -> None:
+        if int(self._taken) != self._taken_here:
+            raise UsageError(
+                f"{self.samples.name} was refreshed while workers of a DataLoader had it open:"
+                " they would read samples of the version before",
+                hint="leave out persistent_workers, and refresh between two epochs",
+            )
 
     @property
     def targets(self) -> list[int]:
@@ -76,9 +136,13 @@ class StagedDataset(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.samples)
 
+    def __repr__(self) -> str:
+        return f"StagedDataset({self.samples})"
+
     def __getitem__(self, index: int) -> Sample:
+        self._check_taken()
         if not -len(self) <= index < len(self):
-            raise IndexError(index)
+            raise IndexError(f"{index}, and there are {len(self):,} samples")
         return self._read([index % len(self)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
@@ -87,15 +151,18 @@ class StagedDataset(Dataset[Sample]):
         Where samples are of one size, and no transform wants each alone, they lie side by side: collated by
         torch's own function, they are a batch without a copy, channels_last where they are HWC.
         """
+        self._check_taken()
         fields = self._columns.fields.values()
         if self.transform is None and all(field.is_fixed for field in fields):
             return self._read_batch(indices)
-        return self._read(indices)
+        samples = self._read(indices)
+        values = side_by_side([value for value, _ in samples], self._memory)
+        return [(value, label) for value, (_, label) in zip(values, samples, strict=True)]
 
     def _read_batch(self, indices: Sequence[int]) -> list[Sample]:
         fields = self._columns.fields
         batches = {
-            name: new_batch((len(indices), *(side or 0 for side in field.shape)), field.dtype)
+            name: self._memory.take(name, len(indices), tuple(side or 0 for side in field.shape), field.dtype)
             for name, field in fields.items()
         }
         self.samples.read_into(indices, {name: batch.numpy() for name, batch in batches.items()})
@@ -111,10 +178,11 @@ class StagedDataset(Dataset[Sample]):
     def _read(self, indices: Sequence[int]) -> list[Sample]:
         arrays = self.samples.read(indices, self._columns.fields)
         attributes = self._attributes(np.asarray(indices, np.int64))
-        return [
-            self._sample(position, fields, {name: values[at] for name, values in attributes.items()})
-            for at, (position, fields) in enumerate(zip(indices, arrays, strict=True))
-        ]
+        with one_thread():
+            return [
+                self._sample(position, fields, {name: values[at] for name, values in attributes.items()})
+                for at, (position, fields) in enumerate(zip(indices, arrays, strict=True))
+            ]
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the statistics which epoch begins. Without it, epochs are counted from the number of reads."""
@@ -145,24 +213,27 @@ class StagedDataset(Dataset[Sample]):
 
 
 class StagedLoader(Resumable):
-    """Batches of a StagedDataset as (tensor, labels), put together by threads of this process.
+    """Batches of a StagedDataset, or of all of a data set by its name, as (tensor, labels).
+
+    Threads of this process put them together.
 
     Of several fields, or with `columns`, they are ({name: values}, labels). Tensors have the field's dtype; a
     field of axes HWC is an NCHW view of NHWC memory (channels_last). The order is a function of (seed, epoch,
     rank, world size); rank and world size are torch.distributed's, as it is when the first iteration begins,
     unless they are given.
-    The options: shuffle, seed, drop_last, prefetch, threads, columns. `order`, a function of the epoch, gives
-    the positions to read instead: weighted, repeated, a fold. `augment` changes the image on its way into the
-    batch, the same way on every run with this seed; `transform` gets the whole batch (the tensor, or the
-    dict), on the device: Normalise, or any callable. `cut` takes a part of each sample, another one at each
-    read. Batches are moved to the device ahead of use, and
-    augmented there if it is not the CPU, unless `augment_on_device` says otherwise.
+    The options: shuffle, seed, drop_last, prefetch, threads, columns, versions ("opened", or "latest": each
+    epoch reads the newest version). `order`, a function of the epoch, gives
+    the positions to read instead: weighted, repeated, a fold. `augment` changes the images on their way into
+    the batch, all of `augment_fields` alike, the same way on every run with this seed; `transform` gets the
+    whole batch (the tensor, or the dict), on the device: Normalise, or any callable. `cut` takes a part of
+    each sample, another one at each read. Batches are moved to the device ahead of use, and augmented
+    there if it is not the CPU, unless `augment_on_device` says otherwise.
     A batch may be kept as long as it is needed: its buffer is used again only when nobody holds it.
     """
 
     def __init__(
         self,
-        data: StagedDataset,
+        data: StagedDataset | str,
         batch_size: int,
         device: str | torch.device | None = None,
         transform: Transform | None = None,
@@ -171,21 +242,26 @@ class StagedLoader(Resumable):
         augment_on_device: bool | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
+        check_options("StagedLoader", options)
+        data = StagedDataset(data) if isinstance(data, str) else data
         self._data = data
         _refuse_transforms(data)
         self._device = torch.device(device or "cpu")
         self._transform = transform
         if options.get("columns") is None:
             options["columns"] = data.columns
+        augments = options["augment"] = several(options.get("augment", ()))
         if augment_on_device is None:
-            augment_on_device = self._device.type != "cpu" and can_augment(options.get("augment", ()))
-        self._augments = options.get("augment", ()) if augment_on_device else ()
+            augment_on_device = self._device.type != "cpu" and can_augment(augments)
+        self._augments = augments if augment_on_device else ()
         if rank is not None and world_size is not None:
             check_rank(rank, world_size)
         self.loader = BatchLoader(
             data.samples,
             batch_size,
             ranks=partial(_ranks, rank, world_size),
+            talks=lambda name: talk_of(*_ranks(rank, world_size), name),
+            moved=data.move_to,
             augment_later=augment_on_device,
             pin=pin_for_cuda if self._device.type == "cuda" else None,
             **options,
@@ -222,8 +298,8 @@ class StagedLoader(Resumable):
                 if isinstance(tensor, torch.Tensor):
                     tensor.record_stream(torch.cuda.current_stream(self._device))
         assembly = self.loader.assembly
-        if self._augments and assembly.augmented:
-            columns[assembly.augmented] = augment_batch(self._augments, columns[assembly.augmented], uniforms)
+        for name, chain in assembly.chains.items() if self._augments else ():
+            columns[name] = augment_batch(chain.augments, columns[name], uniforms, chain.is_map)
         given = assembly.columns.given(columns)
         return (self._transform(given) if self._transform else given), labels
 

@@ -31,22 +31,31 @@ def can_augment(augments: Sequence[Augment]) -> bool:
 
 
 def augment_batch(
-    augments: Sequence[Augment], images: torch.Tensor, uniforms: Sequence[Uniforms]
+    augments: Sequence[Augment],
+    images: torch.Tensor,
+    uniforms: Sequence[Uniforms],
+    is_map: bool = False,
 ) -> torch.Tensor:
-    """What becomes of a batch of uint8 NCHW images, as uint8 in the same memory format, on their device."""
+    """What becomes of a batch of NCHW images, in the same dtype and memory format, on their device.
+
+    `is_map`: they are maps or masks, as `Chain` has it.
+    """
     batch, at = images.to(torch.float32), 0
+    is_whole = not images.dtype.is_floating_point
+    mode = "nearest" if is_map and is_whole else "bilinear"
     for augment in augments:
         rows = [row[at : at + augment.draws] for row in uniforms]
         at += augment.draws
         if isinstance(augment, ColourJitter):
-            batch = _jitter(augment, batch, rows)
+            batch = batch if is_map else _jitter(augment, batch, rows)
         elif isinstance(augment, HorizontalFlip):
             turned = _column([not augment.idle(row) for row in rows], batch).bool()
             batch = torch.where(turned, batch.flip(3), batch)
         else:
             assert isinstance(augment, RandomResizedCrop | CentreCrop | RandomCrop)
-            batch = _crop(augment, batch, rows)
-    return batch.to(torch.uint8).contiguous(memory_format=torch.channels_last)
+            batch = _crop(augment, batch, rows, mode)
+            batch = batch.round_() if is_whole else batch
+    return batch.to(images.dtype).contiguous(memory_format=torch.channels_last)
 
 
 class Normalise:
@@ -75,9 +84,12 @@ class Normalise:
 
 
 def _crop(
-    augment: RandomResizedCrop | CentreCrop | RandomCrop, images: torch.Tensor, rows: Sequence[Uniforms]
+    augment: RandomResizedCrop | CentreCrop | RandomCrop,
+    images: torch.Tensor,
+    rows: Sequence[Uniforms],
+    mode: str,
 ) -> torch.Tensor:
-    """Take each image's box to the size that is wanted, bilinear, with pixel centres in the middle."""
+    """Take each image's box to the size that is wanted, with pixel centres in the middle."""
     height, width = images.shape[2:]
     boxes = [augment.box(height, width, row) for row in rows]
     spots = []
@@ -88,8 +100,7 @@ def _crop(
         spots.append((2 * (start + inside) + 1) / images.shape[2 + side] - 1)
     rows_at, columns_at = spots[0][:, :, None], spots[1][:, None, :]
     grid = torch.stack([columns_at + 0 * rows_at, rows_at + 0 * columns_at], dim=3)
-    cropped = torch.nn.functional.grid_sample(images, grid, "bilinear", "zeros", align_corners=False)
-    return cropped.round_()
+    return torch.nn.functional.grid_sample(images, grid, mode, "zeros", align_corners=False)
 
 
 def _jitter(augment: ColourJitter, images: torch.Tensor, rows: Sequence[Uniforms]) -> torch.Tensor:

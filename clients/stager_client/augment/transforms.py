@@ -6,7 +6,8 @@ rank, the subset or the run. So a resumed run, or one on another number of ranks
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import cache
 from itertools import accumulate, pairwise, permutations
 from typing import Any, Final, Protocol
@@ -14,16 +15,17 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from stager.errors import StagerError, UsageError
+from stager.errors import StagerError, UsageError, nearest
 from stager.reader.samples.subset import Hashes, mix
 from stager.reader.values import Field, Shape, digest_of
 
-Image = npt.NDArray[np.uint8]
+Image = npt.NDArray[Any]  # height, width, channels; uint8, or a map of any depth
 Size = int | tuple[int, int]  # one side of a square, or height and width
 Span = tuple[float, float]
 Uniforms = Sequence[float]  # numbers in [0, 1)
 Box = tuple[int, int, int, int]  # top, left, height, width
 
+DTYPES: Final = ("uint8", "uint16", "float32")  # of what can be augmented
 TRIES: Final = 10  # torchvision's: boxes that may stick out of the image before it takes the centre
 ONE_THREAD_PIXELS: Final = 3 << 15  # OpenCV resizes to no more than these in one thread
 DRAWS_SALT: Final = 0x5354_4147_4552_4155  # sets these numbers apart from those of orders and subsets
@@ -55,6 +57,20 @@ class Augment(Protocol):
         """Write to `out`, which has the right shape, what becomes of `image`."""
 
 
+def several(augment: Augment | Iterable[Augment]) -> tuple[Augment, ...]:
+    """The augmentations in their order: one alone is a chain of one. Raise UsageError for what is none."""
+    chain: tuple[Any, ...]
+    chain = (augment,) if isinstance(augment, str) or not isinstance(augment, Iterable) else tuple(augment)
+    for one in chain:
+        if isinstance(one, type) or not (hasattr(one, "draws") and hasattr(one, "apply")):
+            raise UsageError(
+                f"augment has {one!r}, which is none of stager_client's augmentations",
+                hint="as in augment=[RandomResizedCrop(224), HorizontalFlip()]; "
+                "what works on whole batches goes to transform=",
+            )
+    return chain
+
+
 class RandomResizedCrop:
     """A box of random area, aspect ratio and place, resized to `size`.
 
@@ -73,6 +89,7 @@ class RandomResizedCrop:
         if not 0 < ratio[0] <= ratio[1] < math.inf:
             raise UsageError(f"a ratio of {ratio} makes no sense", hint="width by height: (3 / 4, 4 / 3)")
         self.scale, self.ratio = scale, ratio
+        self._is_nearest = False
         self._log_ratio = (math.log(ratio[0]), math.log(ratio[1]))
         if self.size[0] * self.size[1] > ONE_THREAD_PIXELS:
             _cv2().setNumThreads(0)  # for the whole process: it has no other way, and our threads are enough
@@ -87,7 +104,17 @@ class RandomResizedCrop:
     def apply(self, image: Image, uniforms: Uniforms, out: Image) -> None:
         top, left, height, width = self.box(image.shape[0], image.shape[1], uniforms)
         part = image[top : top + height, left : left + width]
-        _cv2().resize(part, self.size[::-1], dst=out, interpolation=_cv2().INTER_LINEAR)
+        _cv2().resize(_flat(part), self.size[::-1], dst=_flat(out), interpolation=self._interpolation(image))
+
+    def nearest(self) -> "RandomResizedCrop":
+        """The same for maps: of whole numbers, which may be classes, the nearest is taken."""
+        changed = copy(self)
+        changed._is_nearest = True
+        return changed
+
+    def _interpolation(self, image: Image) -> int:
+        is_nearest = self._is_nearest and image.dtype.kind != "f"
+        return int(_cv2().INTER_NEAREST_EXACT if is_nearest else _cv2().INTER_LINEAR)
 
     def box(self, height: int, width: int, uniforms: Uniforms) -> Box:
         """Top, left, height and width of the part that is taken of an image of this size."""
@@ -183,7 +210,7 @@ class HorizontalFlip:
         return uniforms[0] >= self.p
 
     def apply(self, image: Image, uniforms: Uniforms, out: Image) -> None:
-        _cv2().flip(image, 1, dst=out)
+        _cv2().flip(_flat(image), 1, dst=_flat(out))
 
 
 class ColourJitter:
@@ -221,12 +248,17 @@ class ColourJitter:
 
 
 class Chain:
-    """Augmentations one after the other, for images of a shape, with as few copies as there can be."""
+    """Augmentations one after the other, for images of a shape, with as few copies as there can be.
 
-    def __init__(self, augments: Sequence[Augment], shape: Shape) -> None:
+    `is_map`: it is no image but a map beside one, whose colours are none.
+    """
+
+    def __init__(self, augments: Sequence[Augment], shape: Shape, is_map: bool = False) -> None:
         self.augments = tuple(augments)
-        for own in self.augments:
-            shape = own.shape(shape)
+        self.is_map = is_map
+        self._acts = [on_map(own) if is_map else own for own in self.augments]
+        for own in self._acts:
+            shape = own.shape(shape) if own else shape
         if None in shape:
             raise UsageError(
                 f"the images differ in size, and after augmentation still do: {shape}",
@@ -250,8 +282,8 @@ class Chain:
         """Write to `out` what becomes of `image`, which stays as it is."""
         acting = [
             (augment, own)
-            for augment, part in zip(self.augments, self._own, strict=True)
-            if not augment.idle(own := uniforms[part])
+            for augment, part in zip(self._acts, self._own, strict=True)
+            if augment and not augment.idle(own := uniforms[part])
         ]
         if not acting:
             out[...] = image
@@ -259,20 +291,53 @@ class Chain:
         last = max((at for at, (augment, _) in enumerate(acting) if not augment.in_place), default=0)
         for at, (augment, own) in enumerate(acting):
             shape: Any = augment.shape(image.shape)  # refuses what is too small, where samples differ
-            room = out if at >= last else np.empty(shape, np.uint8)
+            room = out if at >= last else np.empty(shape, image.dtype)
             augment.apply(image, own, room)
             image = room
 
 
-def field_among(fields: Iterable[Field], dataset: str) -> Field:
-    """The field that is augmented: the only image. Two would have to be changed alike, as image and mask."""
-    images = [field for field in fields if field.axes == "HWC"]
-    if [(field.dtype, len(field.shape)) for field in images] != [("uint8", 3)]:
+def fields_among(fields: Iterable[Field], dataset: str, asked: Sequence[str] | None) -> tuple[Field, ...]:
+    """The fields that are augmented, all alike: those that are asked for, else all that have axes HWC."""
+    known = {field.name: field for field in fields}
+    if asked is not None and (missing := [name for name in asked if name not in known]):
+        raise UsageError(f"{dataset} has no field {missing[0]!r} to augment", hint=nearest(missing[0], known))
+    named = [
+        field for field in known.values() if (field.axes == "HWC" if asked is None else field.name in asked)
+    ]
+    odd = [field for field in named if field.dtype not in DTYPES or field.axes != "HWC"]
+    if odd or not named:
         raise UsageError(
-            f"only uint8 images can be augmented, and one a sample: {dataset} has {images or 'none'}",
-            hint="name one in columns, or augment in your own code",
+            f"only images of {', '.join(DTYPES)} can be augmented: {dataset} has {odd[0] if odd else 'none'}",
+            hint="name others in augment_fields, or augment in your own code",
         )
-    return images[0]
+    return tuple(named)
+
+
+def chains_of(
+    augments: Sequence[Augment], fields: Sequence[Field], shapes: Mapping[str, Shape]
+) -> dict[str, Chain]:
+    """A chain for each field that is augmented, so that all of a sample change alike."""
+    sides = {shapes[field.name][:2]: field.name for field in fields}
+    if len(sides) > 1:
+        told = " and ".join(f"{name} {height}x{width}" for (height, width), name in sides.items())
+        raise UsageError(
+            f"{told} cannot be augmented alike: they differ in size",
+            hint="stage them in one size, or name one in augment_fields",
+        )
+    if fields and not any(map(has_colours, fields)) and not all(map(on_map, augments)):
+        raise UsageError(f"{fields[0]} has no colours to change", hint="leave out ColourJitter")
+    return {field.name: Chain(augments, shapes[field.name], not has_colours(field)) for field in fields}
+
+
+def on_map(augment: Augment) -> Augment | None:
+    """What an augmentation is for a map or a mask: no colours, and nothing between two classes."""
+    if isinstance(augment, ColourJitter):
+        return None
+    return augment.nearest() if isinstance(augment, RandomResizedCrop) else augment
+
+
+def has_colours(field: Field) -> bool:
+    return field.dtype == "uint8" and field.shape[2:] == (3,)
 
 
 def _settings(augment: Augment) -> tuple[str, list[tuple[str, object]]]:
@@ -303,6 +368,11 @@ def _cropped(shape: Shape, size: tuple[int, int], padding: int) -> Shape:
     return (*size, shape[2])
 
 
+def _flat(image: Image) -> Image:
+    """As OpenCV has it: one channel is none."""
+    return image[:, :, 0] if image.shape[2] == 1 else image
+
+
 def _factors(name: str, value: float | Span) -> Span:
     low, high = (max(0.0, 1 - value), 1 + value) if isinstance(value, int | float) else value
     if not 0 <= low <= high < math.inf:
@@ -325,6 +395,6 @@ def _cv2() -> Any:
         import cv2
     except ModuleNotFoundError:
         raise StagerError(
-            "augmentation needs OpenCV, which is not installed", hint="pip install 'stager[torch]'"
+            "augmentation needs OpenCV, which is not installed", hint="pip install 'stager[augment]'"
         ) from None
     return cv2

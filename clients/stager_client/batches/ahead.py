@@ -2,13 +2,14 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 Task = TypeVar("Task")
 Made = TypeVar("Made")
+Work = Callable[[Sequence[Task]], Iterator[Made]]  # what is made of tasks, one after the other
 
 
 class Stopped(Exception):
@@ -18,11 +19,12 @@ class Stopped(Exception):
 class Ahead(Generic[Task, Made]):
     """Tasks that were put, and what came of them. One thread puts and takes.
 
-    `stopped` tells the work that nobody waits for it any more.
+    Tasks that are put together are done by one thread, and each can be taken once it is done. `stopped` tells
+    the work that nobody waits for it any more.
     """
 
-    def __init__(self, work: Callable[[Task], Made], threads: int, stopped: threading.Event) -> None:
-        self._tasks: SimpleQueue[_Slot[Task, Made] | None] = SimpleQueue()
+    def __init__(self, work: Work[Task, Made], threads: int, stopped: threading.Event) -> None:
+        self._tasks: SimpleQueue[list[_Slot[Task, Made]] | None] = SimpleQueue()
         self._slots: deque[_Slot[Task, Made]] = deque()
         self._threads, self._stopped = threads, stopped
         _open.add(self)
@@ -36,10 +38,10 @@ class Ahead(Generic[Task, Made]):
         """So many were put and not taken."""
         return len(self._slots)
 
-    def put(self, task: Task) -> None:
-        slot: _Slot[Task, Made] = _Slot(task)
-        self._slots.append(slot)
-        self._tasks.put(slot)
+    def put(self, tasks: Sequence[Task]) -> None:
+        slots: list[_Slot[Task, Made]] = [_Slot(task) for task in tasks]
+        self._slots.extend(slots)
+        self._tasks.put(slots)
         if self._stopped.is_set():  # nobody may be there to take it
             self.close()
 
@@ -59,8 +61,7 @@ class Ahead(Generic[Task, Made]):
         _open.discard(self)
         with suppress(Empty):
             while True:
-                slot = self._tasks.get_nowait()
-                if slot is not None:
+                for slot in self._tasks.get_nowait() or ():
                     slot.error = Stopped()
                     slot.is_done.release()
         for _ in range(self._threads):
@@ -80,14 +81,22 @@ class _Slot(Generic[Task, Made]):
         self.is_done.acquire()
 
 
-def _run(work: Callable[[Task], Made], tasks: "SimpleQueue[_Slot[Task, Made] | None]") -> None:
-    while (slot := tasks.get()) is not None:
-        try:
-            slot.made = work(slot.task)
-        except BaseException as error:
-            slot.error = error
-        slot.is_done.release()
-        del slot  # a batch that is held is never free again
+def _run(work: Work[Task, Made], tasks: "SimpleQueue[list[_Slot[Task, Made]] | None]") -> None:
+    while (slots := tasks.get()) is not None:
+        made = work([slot.task for slot in slots])
+        while slots:
+            _fill(slots.pop(0), made)
+        del made  # a batch that is held is never free again
+
+
+def _fill(slot: _Slot[Task, Made], made: Iterator[Made]) -> None:
+    try:
+        slot.made = next(made)
+    except StopIteration:
+        slot.error = Stopped()  # the error was of one before
+    except BaseException as error:
+        slot.error = error
+    slot.is_done.release()
 
 
 _open: set[Ahead[Any, Any]] = set()

@@ -2,43 +2,36 @@
 
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from stager.errors import UsageError
-from stager.reader.cuts import Cut
+from stager.reader.cuts import length_of
+from stager.reader.cuts.cut import Cut
+from stager.reader.cuts.patches.patch import Patches
 from stager.reader.order import check_rank, epoch_order, rank_order
+from stager.reader.record import SHOWN_DIGITS
+from stager.reader.samples.changes import Changes
 from stager.reader.settings import ORDER_NUMBERS_MAX
 from stager.reader.values import Numbers, canonical_json, digest_of, pack_numbers
-from stager_client.augment.transforms import Augment
+from stager_client.augment.transforms import Augment, several
 from stager_client.batches.ahead import Ahead, Stopped
-from stager_client.batches.assembly import Assembly, Batch
+from stager_client.batches.assembly import Assembly, Batch, Reasons
 from stager_client.batches.buffers import BufferPool, Pin
-from stager_client.samples import Reasons, StagedSamples
-from stager_client.session import Way
+from stager_client.batches.options import VERSIONS, Order
+from stager_client.batches.patches import patches_of
+from stager_client.batches.ranks import Talk, Talks, agreed, check_same, labels_differ, silent_ranks
+from stager_client.reading.session import Way
+from stager_client.samples import StagedSamples
 
 THREADS: Final = 2
-Order = Callable[[int], Numbers | Sequence[int]]  # the positions that an epoch reads, one by one
 Ranks = Callable[[], tuple[int, int]]  # our rank, and how many ranks there are, as it is now
 Made = TypeVar("Made")
 Given = TypeVar("Given")
-
-
-class LoaderOptions(TypedDict, total=False):
-    """What StagedLoader and StagedArrays hand on to the BatchLoader."""
-
-    shuffle: bool
-    seed: int
-    drop_last: bool
-    prefetch: int
-    threads: int
-    augment: Sequence[Augment]
-    order: Order | None
-    columns: Sequence[str] | None
-    cut: Cut | None
 
 
 class BatchLoader:
@@ -55,20 +48,28 @@ class BatchLoader:
         ranks: Ranks = lambda: (0, 1),
         prefetch: int = 2,
         threads: int = THREADS,
-        augment: Sequence[Augment] = (),
+        augment: Augment | Sequence[Augment] = (),
+        augment_fields: Sequence[str] | None = None,
         order: Order | None = None,
         columns: Sequence[str] | None = None,
         cut: Cut | None = None,
+        length: int | None = None,
+        versions: str = "opened",
         augment_later: bool = False,
         pin: Pin | None = None,
+        talks: Talks = lambda name: None,
+        moved: Callable[[StagedSamples], None] = lambda samples: None,
     ) -> None:
-        """With `augment_later` fields are as staged, and the caller augments one by the batch's uniforms.
+        """With `augment_later` fields are as staged, and the caller augments some by the batch's uniforms.
 
         `ranks` is asked when an iteration begins: torch.distributed may start after the loader was made.
+        `moved` hears of each other version that is read from then on.
         """
         if batch_size < 1 or prefetch < 1 or threads < 1:
             raise UsageError("batch_size, prefetch and threads must be at least 1")
-        self.samples, self.batch_size = samples, batch_size
+        if versions not in VERSIONS:
+            raise UsageError(f"versions is {versions!r}", hint="use one of " + ", ".join(VERSIONS))
+        self.batch_size, self.takes_latest = batch_size, versions == "latest"
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.prefetch, self.threads = prefetch, threads
         self._ranks_now = ranks
@@ -77,11 +78,71 @@ class BatchLoader:
         self.epoch = 0
         self._position = 0  # of the epoch, read by all ranks together
         self._resume_at = 0
-        chosen = samples.choose(columns)
-        self.assembly = Assembly(samples, batch_size, chosen, cut, augment, augment_later, pin)
-        self._length = len(samples)  # of the epoch, in positions
+        augments = several(augment)
+        if length is not None and not isinstance(cut, Patches):
+            raise UsageError("length goes with patches: other epochs have each sample once", hint="order=")
+
+        def assemble(samples: StagedSamples) -> Assembly:
+            taken = cut
+            if isinstance(cut, Patches):
+                has_more = order is not None or bool(augments)
+                taken, samples = patches_of(cut, samples, length, has_more)
+            chosen = samples.choose(columns)
+            return Assembly(samples, batch_size, chosen, taken, augments, augment_fields, augment_later, pin)
+
+        self._assemble, self._talks, self._moved = assemble, talks, moved
+        self._talk: Talk | None = None
+        self._under_way: int | None = None  # the epoch that is read, until its last batch is given out
+        self._read(samples)
         self._waited_s = self._transformed_s = self._computed_s = 0.0
         self._batches = 0
+
+    def _read(self, samples: StagedSamples) -> None:
+        """Read these samples from now on."""
+        self.assembly = self._assemble(samples)
+        self.samples = self.assembly.samples
+        self._length = length_of(self.assembly.cut, len(self.samples))  # of the epoch, in positions
+
+    def refresh(self, version: str | None = None) -> Changes:
+        """Read the newest version from the next epoch on, or one by its digest; say what has changed.
+
+        All ranks read the same one: the one that rank 0 takes. Raise UsageError in the middle of an epoch.
+        """
+        if self._under_way is not None or self._resume_at:
+            raise UsageError(
+                f"epoch {self.epoch} of {self.samples.name} is under way: it stays on its version",
+                hint="refresh between two epochs; set_epoch begins another one",
+            )
+        samples = self._agreed(version)
+        if problem := labels_differ(self.samples, samples):
+            raise UsageError(problem, hint="open the data set again; or open it with a list of classes")
+        return self._take(samples)
+
+    def _take_latest(self) -> None:
+        """Before an epoch of `versions="latest"`. Where labels would differ, it stays on its version."""
+        samples = self._agreed(None)
+        if problem := labels_differ(self.samples, samples):
+            warnings.warn(f"{problem}: the version before is read on", stacklevel=4)
+        else:
+            self._take(samples)
+
+    def _agreed(self, version: str | None) -> StagedSamples:
+        """The samples of a version that all ranks read."""
+        rank, world_size = self.ranks
+        if world_size > 1:
+            self._talk = self._talk or self._talks(self.samples.name)
+            if self._talk is None and version is None:
+                raise silent_ranks(self.samples.name, world_size)
+        return agreed(self.samples, version, rank, self._talk)
+
+    def _take(self, samples: StagedSamples) -> Changes:
+        changes = samples.changes_since(self.samples)
+        if samples is not self.samples:
+            samples.session.set_epoch(self.epoch)
+            self._read(samples)
+            self._position = 0
+            self._moved(samples)
+        return changes
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -104,11 +165,12 @@ class BatchLoader:
         self.samples.session.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where we are: three integers, and a digest of what is read."""
+        """Where we are: three integers, and digests of the version and of what is read of it."""
         return {
             "seed": self.seed,
             "epoch": self.epoch,
             "position": self._position,
+            "version": self.samples.manifest_digest,
             "digest": self._digest(self.epoch),
         }
 
@@ -116,24 +178,43 @@ class BatchLoader:
         """Go on where a loader was, on any number of ranks."""
         digests = str(state["digest"]), self._digest(int(state["epoch"]))
         theirs, ours = ([*digest.split("-"), "", ""][:3] for digest in digests)
-        if theirs[0] != ours[0]:
+        version = str(state.get("version", self.samples.manifest_digest))
+        if version != self.samples.manifest_digest:
+            if not self.takes_latest or state["position"]:  # else nothing was read of that one
+                raise self._of_another(version, int(state["epoch"]))
+        elif theirs[0] != ours[0]:
             raise UsageError(
-                "the state is of other data: the data set, its subset or shuffle differ",
+                "the state was saved for other data: the data set, its subset or shuffle differ",
                 hint="open the same subset of the same scan, with the same shuffle",
             )
         if theirs[2] != ours[2]:
             raise UsageError(
-                "the state is of a run with another cut: the rest of its epoch would have other parts",
+                "the state was saved with another cut: the rest of its epoch would have other parts",
                 hint="give the loader the cut of that run, with the same settings",
             )
         if theirs[1] != ours[1]:
             raise UsageError(
-                "the state is of a run with another augment: the rest of its epoch would have other values",
+                "the state was saved with another augment: the rest of its epoch would have other values",
                 hint="give the loader the augment of that run, with the same settings in the same order",
             )
         self.seed, self.epoch = int(state["seed"]), int(state["epoch"])
         self._position = self._resume_at = int(state["position"])
         self.samples.session.set_epoch(self.epoch)
+
+    def _of_another(self, version: str, epoch: int) -> UsageError:
+        """A state was saved on another version."""
+        name, digits = self.samples.name, version[:SHOWN_DIGITS]
+        anew = f"set_epoch({epoch}) begins its epoch anew on this version"
+        kept = (
+            f'it is kept: open the data set with version="{digits}"; or '
+            if self.samples.keeps(version)
+            else ""
+        )
+        return UsageError(
+            f"the state was saved on version {digits} of {name},"
+            f" and this is {self.samples.manifest_digest[:SHOWN_DIGITS]}",
+            hint=kept + (anew if kept else f"it is not kept any more: {anew}"),
+        )
 
     def stats(self) -> dict[str, float]:
         """How long the loop waited for batches, its own transform included, and how long it computed."""
@@ -156,6 +237,8 @@ class BatchLoader:
         start, self._resume_at = self._resume_at, 0
         self._position = start
         rank, world_size = self._decide_ranks()
+        if self.takes_latest and not start and self._under_way is None:
+            self._take_latest()
         order = self._order_of(self.epoch)
         parts = deque(enumerate(self._parts(start, len(order), rank, world_size)))
         session, way = self.samples.session, self._tell_order(start, order, rank, world_size)
@@ -164,31 +247,32 @@ class BatchLoader:
         if not parts:  # the rest is less than a batch, and dropped
             self._advance(epoch, 0, is_last=True)
         stopped = threading.Event()
+        assembly, together = self.assembly, 1  # batches that a thread is given at once
 
-        def assemble(part: tuple[int, Numbers]) -> tuple[Made, int, Reasons]:
-            number, draws = part
-            batch = self.assembly.make(order[draws], draws, seed, epoch, stopped)
-            session.has_read(way, number * self.batch_size, len(draws))
-            return make(batch), len(draws), batch.missed
+        def assemble(parts: Sequence[tuple[int, Numbers]]) -> Iterator[tuple[Made, int, Reasons]]:
+            batches = assembly.make_all(order, [draws for _, draws in parts], seed, epoch, stopped)
+            for number, draws in parts:
+                batch = next(batches)
+                session.has_read(way, number * self.batch_size, len(draws))
+                yield make(batch), len(draws), batch.missed
 
         ahead = Ahead(assemble, self.threads, stopped)
         asked_at = time.perf_counter()
+        self._under_way = epoch
         try:
             while parts or ahead:
-                while parts and len(ahead) < self.prefetch:
-                    ahead.put(parts.popleft())
+                while parts and len(ahead) <= (self.prefetch - 1) * together:
+                    ahead.put([parts.popleft() for _ in range(min(together, len(parts)))])
                 try:
                     made, samples, missed = ahead.take()
                 except Stopped:
                     return  # the process ends
                 had_at = time.perf_counter()
+                together = 1 if missed else min(2 * together, assembly.together)
                 given = transform(made)
                 del made
                 given_at = time.perf_counter()
-                self._count(samples, missed, had_at - asked_at)
-                self._batches += 1
-                self._waited_s += given_at - asked_at
-                self._transformed_s += given_at - had_at
+                self._count(samples, missed, had_at - asked_at, given_at - had_at)
                 self._advance(epoch, self.batch_size * world_size, is_last=not (parts or ahead))
                 try:
                     yield given
@@ -197,6 +281,7 @@ class BatchLoader:
                     asked_at = time.perf_counter()
                     self._compute(asked_at - given_at)
         finally:
+            self._under_way = None
             session.leave_order()
             ahead.close()
 
@@ -211,6 +296,10 @@ class BatchLoader:
                 f" and is rank {now[0]} of {now[1]} now",
                 hint="iterate over it after init_process_group only, or make another loader",
             )
+        if self._ranks_read is None and now[1] > 1 and not self.takes_latest:
+            self._talk = self._talk or self._talks(self.samples.name)
+            if self._talk is not None:
+                check_same(self.samples, now[0], self._talk)
         self._ranks_read = now
         return now
 
@@ -220,7 +309,7 @@ class BatchLoader:
             return  # somebody has said where to go on
         self._position = min(self._position + positions, self._length)
         if is_last:
-            self.epoch, self._position = epoch + 1, 0
+            self.epoch, self._position, self._under_way = epoch + 1, 0, None
 
     def _tell_order(self, start: int, order: Numbers, rank: int, world_size: int) -> Way:
         """The order is a function of these: the service works it out for itself."""
@@ -258,19 +347,22 @@ class BatchLoader:
 
     def _order_of(self, epoch: int) -> Numbers:
         """The positions that all ranks together read in an epoch, in order."""
-        count = len(self.samples)
+        count = length_of(self.assembly.cut, len(self.samples))
         if self._own_order is None:
             return epoch_order(count, self.seed, epoch) if self.shuffle else np.arange(count)
         order = np.asarray(self._own_order(epoch), dtype=np.int64)
         if order.ndim != 1 or (len(order) and not 0 <= order.min() <= order.max() < count):
             raise UsageError(
-                f"order({epoch}) is no list of positions in 0 to {count - 1}",
+                f"order({epoch}) must be a list of positions from 0 to {count - 1}",
                 hint="positions in the data set",
             )
         return order
 
-    def _count(self, samples: int, missed: Reasons, waited_s: float) -> None:
+    def _count(self, samples: int, missed: Reasons, waited_s: float, transformed_s: float) -> None:
         """Threads wait ahead of the loop; what counts is what the loop waited."""
+        self._batches += 1
+        self._waited_s += waited_s + transformed_s
+        self._transformed_s += transformed_s
         self.samples.session.count(samples, missed, waited_s if missed else 0.0)
 
     def _compute(self, seconds: float) -> None:
@@ -285,28 +377,3 @@ class BatchLoader:
         chain, cut = self.assembly.chain, self.assembly.cut
         cut_digest = digest_of(canonical_json(cut.to_json()).encode()) if cut else ""
         return "-".join([data, chain.digest if chain else "", cut_digest]).rstrip("-")
-
-
-class Resumable:
-    """What every framework's loader has of the BatchLoader's."""
-
-    loader: BatchLoader
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next; without it, each epoch that is read to its end is followed by the next."""
-        self.loader.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where we are, to go on at this batch later, on any number of ranks."""
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where that loader was. Raise UsageError if it read other data, or changed them otherwise."""
-        self.loader.load_state_dict(state)
-
-    def stats(self) -> dict[str, float]:
-        """Batches; how long the loop waited for them, its transform included; how long it computed."""
-        return self.loader.stats()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stager.errors import ServiceSilent, StagerError
+from stager.errors import ServiceSilent, StagerError, UsageError
 from stager.reader.service import Service
 from stager.reader.settings import REPORT_EVERY_S, REPORT_READS_MAX
 from stager.reader.values import Numbers, pack_numbers
@@ -63,13 +63,33 @@ class Session:
         self.epoch: int | None = None
         self._was_heard = False  # a service has answered us; without one, nobody waits for it at the end
         self._hello = {"session": self.id, "manifest": manifest, **version}
+        self.refused: UsageError | None = None  # the service does not keep our version any more
+        self._opened_by, self._has_ended = os.getpid(), False
         self._begin()
         self._say_hello()
 
     def _say_hello(self) -> None:
         """Have the service keep what we read. Without one, nobody takes anything away."""
-        with suppress(StagerError):
+        self.refused = None
+        try:
             self.service.post(f"/datasets/{self.dataset}/hello", self._hello, HELLO_TIMEOUT_S)
+        except UsageError as error:
+            self.refused = error
+        except StagerError:
+            pass  # none is there
+
+    def end(self) -> None:
+        """Nobody reads our version any more: when our counts are sent, the service need not keep it for us.
+
+        Called by the collector, at any moment: it takes no lock. In a fork of ours it says nothing.
+        """
+        if self._opened_by == self._pid == os.getpid() and not self._has_ended:
+            self._has_ended = True
+            with suppress(RuntimeError):  # our process ends, too, and no thread can be started
+                _report_soon(self)
+
+    def _say_bye(self, wait_s: float) -> None:
+        self.service.post(f"/datasets/{self.dataset}/bye", {"session": self.id}, wait_s)
 
     def read_in_order(self, order: dict[str, object]) -> Way:
         """Tell the service in which order we are going to read, so that it stages ahead of us.
@@ -118,7 +138,7 @@ class Session:
         """Nothing more will be read in the order we told."""
         self._way = None
 
-    def where(self, wait_s: float = ORDER_TIMEOUT_S) -> dict[str, object]:
+    def told_place(self, wait_s: float = ORDER_TIMEOUT_S) -> dict[str, object]:
         """Who we are and how far, for the service that stages ahead of us, once it has our order."""
         self.wait_until_told(wait_s)
         return {"session": self.id, "position": self._note_told()}
@@ -131,7 +151,7 @@ class Session:
         if not self._is_told.is_set():
             return  # of which order would it be?
         with suppress(StagerError):
-            if not self.service.post("/sessions", self.where(0), REPORT_TIMEOUT_S)["knows_order"]:
+            if not self.service.post("/sessions", self.told_place(0), REPORT_TIMEOUT_S)["knows_order"]:
                 self._tell_soon()  # the service was started anew
 
     def _note_told(self) -> int | None:
@@ -221,7 +241,7 @@ class Session:
         if self._way is not None:
             _unsent.add(self)  # a report is a sign of life, too
         elif parts[-1][1]["requests"] == self._sent:
-            return
+            parts = []
         try:
             for epoch, totals in parts:
                 is_last = totals is parts[-1][1]
@@ -238,10 +258,12 @@ class Session:
                 }
                 answer = self.service.post("/reports", body, deadline - time.monotonic())
                 self._sent, self._was_heard = totals["requests"], True
-                if not answer["knows_reader"]:
+                if not answer["knows_reader"] and not self._has_ended:
                     self._say_hello()
                 if not answer["knows_order"] and position is not None:
                     self._tell_soon()  # the service was started anew
+            if self._has_ended:
+                self._say_bye(deadline - time.monotonic())
         except StagerError:
             with self._lock:
                 self._reads[:0] = reads
@@ -267,11 +289,12 @@ class Session:
         return self._was_heard and self._requests != self._sent and self._pid == os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
-        names = ("service", "dataset", "length", "version", "id", "epoch", "_was_heard", "_hello")
+        names = ("service", "dataset", "length", "version", "id", "epoch", "_was_heard", "_hello", "refused")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
+        self._opened_by, self._has_ended = 0, False  # a copy: whoever made us says when we are done with
         self._begin()
 
 

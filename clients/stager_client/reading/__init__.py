@@ -1,0 +1,1 @@
+"""One reader of a data set: where it lies, its session with the service, and rows from open shards."""
