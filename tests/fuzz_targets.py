@@ -8,15 +8,17 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from PIL import Image
 
+from fuzz_parsers import PARSERS
 from fuzzing import Target
 from stager.errors import SampleError, ShardError, StagerError, UsageError
 from stager.recipes.image import native
+from stager.recipes.image.pixels.resize import CropBox, Wanted
 
 HERE = Path(__file__).parent
 
@@ -44,9 +46,9 @@ class Jpegs(Target):
     )
 
     def __init__(self) -> None:
-        from stager.recipes.image import decode
+        from stager.recipes.image.pixels import decode
+        from stager.recipes.image.pixels.resize import resize
         from stager.recipes.image.recipe import target
-        from stager.recipes.image.resize import resize
         from stager.recipes.image.tiny_jpegs import tiny_jpegs
 
         self.corpus = [*tiny_jpegs().values(), *(path.read_bytes() for path in files("*.jpg"))]
@@ -59,16 +61,77 @@ class Jpegs(Target):
         resize, crop = self.RECIPES[zlib.crc32(data) % len(self.RECIPES)]
         room = (ctypes.c_char * len(data)).from_buffer_copy(data)  # of its very size, for the sanitizer
         view = memoryview(room).cast("B")
-        target_of = partial(self.target, resize=resize, crop=crop)
-        short = self.decode.decode_resized(view, self.PIXELS_MOST, target_of)
+        margin = zlib.crc32(data) % 3  # sixths of each side that are no part of the box
+
+        def wanted_of(height: int, width: int) -> Any:
+            box = CropBox(
+                *(margin * side // 6 for side in (height, width)),
+                *(max(side - 2 * (margin * side // 6), 1) for side in (height, width)),
+            )
+            return Wanted(box, self.target(box.height, box.width, resize, crop))
+
+        short = self.decode.decode_resized(view, self.PIXELS_MOST, wanted_of)
         if short is None:
             return "left to others"
         try:
             decoded = self.decode.decode_at_least(view, self.PIXELS_MOST, 0)
         except SampleError as error:
             raise AssertionError(f"our decoder takes it, the long way says {error}") from error
-        long = self.resize(decoded.pixels, *target_of(decoded.height, decoded.width))
+        (top, left, rows, columns), to = wanted_of(decoded.height, decoded.width)
+        long = self.resize(decoded.pixels[top : top + rows, left : left + columns], *to)
         assert np.array_equal(short, long), f"off by {np.abs(short.astype(int) - long).max()}"
+        return "decoded alike"
+
+
+class Pngs(Target):
+    """What our decoder takes of a PNG has Pillow's pixels; whatever else comes, it says no."""
+
+    PIXELS_MOST: Final = 20_000
+    words = (b"IDAT", b"IEND", b"tEXt", b"eXIf", b"PLTE", b"\0\0\0\0", b"\x10\0", b"\x08\2", b"\x08\6")
+
+    def __init__(self) -> None:
+        from stager.recipes.image.pixels import decode
+
+        random_of = np.random.default_rng(1)
+        samples = random_of.integers(0, 40, (30, 41, 3)).cumsum(0)
+        kinds = (
+            samples.astype(np.uint8),
+            samples[:, :, 0].astype(np.uint8),
+            samples[:, :, 1].astype(np.uint16),
+        )
+        self.corpus, self.decode = [self._encoded(Image.fromarray(pixels)) for pixels in kinds], decode
+        if path := os.environ.get("STAGER_FUZZED_LIBRARY"):
+            native.library = native.declare(ctypes.CDLL(path))
+
+    @staticmethod
+    def _encoded(image: Image.Image) -> bytes:
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        return file.getvalue()
+
+    def mend(self, data: bytes, rng: random.Random) -> bytes:
+        """Checksums that fit, of chunks that are still there."""
+        whole, at = bytearray(data), 8
+        while at + 12 <= len(whole) and rng.random() < 0.95:
+            end = at + 12 + int.from_bytes(whole[at : at + 4], "big")
+            if end <= len(whole):
+                whole[end - 4 : end] = zlib.crc32(whole[at + 4 : end - 4]).to_bytes(4, "big")
+            at = end
+        return bytes(whole)
+
+    def check(self, data: bytes) -> str:
+        view = memoryview(data)
+        made = self.decode.decode_png(
+            view, self.PIXELS_MOST, lambda height, width: CropBox(0, 0, height, width)
+        )
+        if made is None:
+            return "left to others"
+        try:
+            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+                pixels = np.asarray(image)
+        except Exception:  # of what lies around the pixels
+            return "Pillow takes offence"
+        assert np.array_equal(made.reshape(pixels.shape), pixels)
         return "decoded alike"
 
 
@@ -214,8 +277,10 @@ class Wheres(Target):
 
 TARGETS: Final[dict[str, type[Target]]] = {
     "jpeg": Jpegs,
+    "png": Pngs,
     "arrow": ArrowShards,
     "lmdb": LmdbShards,
     "listing": Listings,
     "where": Wheres,
+    **PARSERS,
 }

@@ -113,7 +113,7 @@ def run(target: Target, seed: int, executions: int, seconds: float, keep: Path) 
 def sanitized(folder: Path) -> dict[str, str]:
     """Compile the C code with sanitizers; the environment in which it runs."""
     here = Path(__file__).parent.parent / "stager/recipes/image/c"
-    names = ("resize.c", "vnni.c", "trial.c", "jpeg.c", "huffman.c")
+    names = ("resize.c", "vnni.c", "trial.c", "png.c", "jpeg.c", "huffman.c")
     flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC")
     made = folder / "sanitized.so"
     sources = [str(here / name) for name in names]

@@ -1,17 +1,15 @@
 """Small things tests make: manifests, configs, image folders."""
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from stager.interfaces import Layout, LeftOut
+from stager.interfaces import Asked, Layout, LeftOut, Looked, Recalled
 from stager.layouts import open_layout
 from stager.reader.samples.manifest import Manifest
-from stager.reader.samples.sample_list import SampleList
-from stager.reader.samples.segments import read_segment
 from stager.reader.values import ObjectInfo, Part, encode_key
 from stager.recipes import open_recipe
 from stager.scan.scan import NOTHING_KNOWN, Known, Scan, write_manifest
@@ -22,12 +20,21 @@ class Listed:
 
     def __init__(self, infos: Iterable[ObjectInfo], data: Mapping[str, bytes] | None = None) -> None:
         self._infos, self._data = infos, data or {}
+        self.read_parts: list[Part] = []
+        self.recall: Callable[[ObjectInfo], Recalled | None] = lambda info: None
 
-    def objects(self) -> Iterator[ObjectInfo]:
-        return iter(self._infos)
+    def objects(self, under: str = "") -> Iterator[ObjectInfo]:
+        return (info for info in self._infos if info.key.startswith(under))
 
     def read(self, part: Part) -> memoryview:
+        self.read_parts.append(part)
         return memoryview(self._data[part.info.key])[part.start : part.stop]
+
+    def side_by_side(self, objects: Iterable[Asked], look: Callable[[Asked], Looked]) -> Iterator[Looked]:
+        return map(look, objects)
+
+    def known(self, info: ObjectInfo) -> Recalled | None:
+        return self.recall(info)
 
 
 def folder_layout(left_out: LeftOut | None = None) -> Layout:
@@ -51,10 +58,7 @@ def scanned(
 ) -> Manifest:
     """The manifest of these objects, after what is known, with the records that go with it."""
     write_manifest(path, layout or folder_layout(), Listed(infos), known)
-    records = SampleList("0" * 32, (), ()) if known.relist else known.records
-    for segment in Scan(path).segments:
-        records = records.plus(segment.name, read_segment(segment))
-    return Manifest.open(path, records)
+    return Scan(path).open(known.records)
 
 
 def jpeg(seed: int, width: int = 96, height: int = 72) -> bytes:

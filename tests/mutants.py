@@ -4,25 +4,25 @@ A mutant is a replacement in one file. Where the code has moved on, write it ane
 promise that it breaks is still to be kept. A defect that was found and mended belongs here, as it was.
 """
 
-from dataclasses import dataclass
+from mutant import Mutant
+from mutants_of_data import OF_DATA
 
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """`old` stands in `file` once, and becomes `new`; then the tests of `gate` fail by `error`."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    gate: str  # a test, as pytest names it; several are separated by a space
-    error: str = "assert|AssertionError|DID NOT RAISE"  # how the gate fails: a regular expression
-    is_slow: bool = False  # its gate takes more than some seconds: not in the suite
-
-    @property
-    def tests(self) -> list[str]:
-        return self.gate.split()
-
+RATES = [
+    Mutant(
+        "what had failed before counts as staged just now",
+        "stager/jobs/job.py",
+        "under_way - self.ended_before, 0)",
+        "under_way, 0)",
+        "tests/test_rate.py::test_what_had_failed_or_was_staged_for_the_plan_is_no_part_of_a_rate",
+    ),
+    Mutant(
+        "what a crowded machine taught is taken for its own speed",
+        "stager/jobs/rate.py",
+        "return max(self.fetching_s, self.preparing_s * crowding)",
+        "return max(self.fetching_s, self.preparing_s)",
+        "tests/test_rate.py::test_what_a_crowded_machine_taught_holds_on_one_that_is_idle",
+    ),
+]
 
 DEPARTURES = [
     Mutant(
@@ -41,28 +41,42 @@ DEPARTURES = [
     ),
     Mutant(
         "more samples of a rule get new numbers, all of them",
-        "stager/scan/scan.py",
-        "segment.start == row < rule.count",
-        "False",
+        "stager/scan/numbering.py",
+        "if len(here) and segment.rule.identity == rule.identity:",
+        "if False:",
         "tests/test_computed.py::test_more_samples_of_a_rule_keep_the_numbers_of_those_that_were",
     ),
     Mutant(
         "another seed has the samples of the first",
-        "stager/scan/scan.py",
-        "segment.rule.identity == rule.identity and ",
+        "stager/scan/numbering.py",
+        " and segment.rule.identity == rule.identity",
         "",
         "tests/test_computed_cache.py::test_another_seed_stages_anew_and_the_first_one_finds_what_it_had",
     ),
     Mutant(
+        "a brick keeps its number though a chunk of it has changed",
+        "stager/scan/numbering.py",
+        "here.less(rule.changed(segment.rule, here))",
+        "here",
+        "tests/test_listing.py::test_only_bricks_of_chunks_that_changed_came_or_went_have_new_numbers",
+    ),
+    Mutant(
+        "a chunk that was not listed is read",
+        "stager/reader/samples/computed/chunked.py",
+        'return Part(Absent(info.key, 0, ""))',
+        "return part",
+        "tests/test_listing.py::test_only_bricks_of_chunks_that_changed_came_or_went_have_new_numbers",
+    ),
+    Mutant(
         "words of evicted samples stay",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "        dataset.index.clear(samples)\n        touched = []\n",
         "        touched = []\n",
         "tests/test_departures.py::test_a_row_is_punched_when_no_word_points_to_it_any_more_and_the_catalog_calls_it_dead",
     ),
     Mutant(
         "rows are punched before their words are cleared",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "        dataset.index.clear(samples)\n        touched = []\n"
         "        for number in np.unique(shard_of(words[is_resident(words)])).tolist():\n"
         "            shard = self._catalog.shard(number)\n"
@@ -79,11 +93,12 @@ DEPARTURES = [
     ),
     Mutant(
         "rows are punched before the catalog calls them dead",
-        "stager/cache/departures.py",
-        "        self._catalog.put_samples(left)\n        dataset.losses.add(reason, detail, samples)\n"
+        "stager/cache/gone/departures.py",
+        "        self._catalog.put_samples(left)\n"
+        "        dataset.departure_log.add(reason, detail, samples)\n"
         "        self._tell(dataset, samples)\n"
         "        return self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)\n",
-        "        dataset.losses.add(reason, detail, samples)\n"
+        "        dataset.departure_log.add(reason, detail, samples)\n"
         "        self._tell(dataset, samples)\n"
         "        freed = self._remove(empty) + sum(self.give_back_dead(dataset, shard) for shard in left)\n"
         "        self._catalog.put_samples(left)\n"
@@ -92,21 +107,21 @@ DEPARTURES = [
     ),
     Mutant(
         "the catalog never hears of dead rows",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "        self._catalog.put_samples(left)\n",
         "",
         "tests/test_departures.py::test_what_is_evicted_is_not_there_after_a_restart_either",
     ),
     Mutant(
         "a whole shard goes and its words stay",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "            dataset.index.clear(samples[at])\n",
         "",
         "tests/test_departures.py::test_a_shard_is_punched_and_unlinked_when_neither_a_word_nor_the_catalog_has_it_any_more",
     ),
     Mutant(
         "a shard's file goes before its row in the catalog",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "        self._catalog.remove_shards(shard.number for shard in shards)\n        freed = 0\n"
         "        for shard in shards:\n"
         "            freed += self._remove_file("
@@ -122,35 +137,35 @@ DEPARTURES = [
     ),
     Mutant(
         "a sample that another shard has, too, is not pointed at it",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "            dataset.index.publish(samples[left != 0], left[left != 0])\n",
         "",
         "tests/test_departures.py::test_a_sample_of_two_shards_stays_resident_when_one_of_them_goes",
     ),
     Mutant(
         "readers are not told that shards have gone",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "            self._open[number].index.tell_gone()\n",
         "            pass\n",
         "tests/test_departures.py::test_readers_are_told_when_shards_have_gone_so_that_they_let_go_of_them",
     ),
     Mutant(
         "sessions do not hear of shards that were evicted",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "            self._tell(dataset, samples[left == 0])\n",
         "",
         "tests/test_departures.py::test_whoever_must_know_hears_of_samples_that_are_gone_whichever_way_they_go",
     ),
     Mutant(
         "a version that somebody reads is given back",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "                stale = stale[~dataset.version(digest).has(stale)]\n",
         "                pass\n",
         "tests/test_departures.py::test_rows_that_no_version_has_go_unless_they_are_pinned_or_somebody_reads_their_version",
     ),
     Mutant(
         "what is pinned is given back once it is stale",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "np.isin(shard_of(dataset.index.words[stale]), self._catalog.evictable(dataset.id))",
         "slice(None)",
         "tests/test_departures.py::test_rows_that_no_version_has_go_unless_they_are_pinned_or_somebody_reads_their_version",
@@ -226,6 +241,13 @@ INDEX = [
         "            pass\n",
         "tests/test_cache.py::test_shard_numbers_are_not_used_twice_after_a_lost_catalog_although_their_files_are_gone",
     ),
+    Mutant(
+        "shard numbers of an index that has gone are used again after a lost catalog",
+        "stager/catalog/catalog.py",
+        "            first = used + 1 + LOST_AHEAD\n",
+        "            first = used + 1\n",
+        "tests/test_cache.py::test_shard_numbers_are_not_used_twice_after_a_lost_catalog_and_an_index_that_has_gone",
+    ),
 ]
 
 READERS = [
@@ -238,60 +260,87 @@ READERS = [
     ),
     Mutant(
         "the word is not compared after the copy, without C",
-        "clients/stager_client/rows.py",
+        "clients/stager_client/reading/rows.py",
         "                words[at] = word if self._index[number] == word else 0\n",
         "                words[at] = word\n",
         "tests/test_gather.py::test_a_row_whose_word_goes_while_it_is_copied_is_not_read",
     ),
     Mutant(
         "the word is not compared after a sample was taken",
-        "clients/stager_client/reader.py",
+        "clients/stager_client/reading/reader.py",
         "        if moved:\n            missing = sorted({*missing, *moved})\n",
         "        if moved:\n            pass\n",
         "tests/test_reader.py::test_a_sample_that_is_evicted_while_it_is_copied_is_missing",
     ),
     Mutant(
         "an error is told before the word is looked at again",
-        "clients/stager_client/reader.py",
+        "clients/stager_client/reading/reader.py",
         "            corrupt = [at for at in corrupt if at not in moved]\n",
         "",
         "tests/test_reader.py::test_a_shard_that_goes_before_its_turn_is_missing_and_not_corrupt",
     ),
     Mutant(
         "no checksum is compared one by one",
-        "clients/stager_client/reader.py",
+        "clients/stager_client/reading/reader.py",
         "        if not is_checked:\n",
         "        if False:\n",
         "tests/test_reader.py::test_a_bit_that_has_flipped_is_found_at_the_first_touch",
     ),
     Mutant(
-        "a window is read of a row that was never checked",
-        "clients/stager_client/reader.py",
-        "        if choose and is_checked and self._is_raw:\n",
-        "        if choose and self._is_raw:\n",
-        "tests/test_cuts.py::test_a_bit_that_has_flipped_outside_of_the_window_is_found_at_the_first_touch",
-        is_slow=True,
+        "a piece is read of a row that was never checked, in C",
+        "stager/reader/c/pieces.c",
+        "stager_find_sample(shards, numbers[i], checked, i);",
+        "stager_find_sample(shards, numbers[i], NULL, i);",
+        "tests/test_pieces.py::test_only_rows_that_were_checked_and_noted_are_found",
+    ),
+    Mutant(
+        "a piece is read of a row that was never checked, without C",
+        "clients/stager_client/reading/rows.py",
+        "if not is_resident(word) or self._checked[number] != word or place is None:",
+        "if not is_resident(word) or place is None:",
+        "tests/test_pieces.py::test_only_rows_that_were_checked_and_noted_are_found",
+    ),
+    Mutant(
+        "the word is not compared after pieces were copied, in C",
+        "stager/reader/c/pieces.c",
+        "if (words[i] && __atomic_load_n(&shards->index[numbers[i]], __ATOMIC_ACQUIRE) != words[i])",
+        "if (0)",
+        "tests/test_pieces.py::test_a_row_that_cannot_be_read_whole_or_whose_word_goes_is_lost_alone",
+    ),
+    Mutant(
+        "the word is not compared after pieces were copied, without C",
+        "clients/stager_client/reading/rows.py",
+        "        words[self._index[found.numbers] != words] = 0\n",
+        "",
+        "tests/test_pieces.py::test_a_row_that_cannot_be_read_whole_or_whose_word_goes_is_lost_alone",
     ),
     Mutant(
         "what a cut says of a row that has gone is told",
-        "clients/stager_client/reader.py",
-        "                if self.index.words[number] == words[at]:\n                    raise\n",
-        "                raise\n",
+        "clients/stager_client/reading/reader.py",
+        "                if self.index.words[numbers[row]] == found.words[row]:\n                    raise",
+        "                if True:\n                    raise",
         "tests/test_reader.py::test_a_row_that_goes_before_its_part_is_chosen_is_missing_and_no_error",
         error="UsageError",
     ),
     Mutant(
+        "a position is counted in draws where the order has several rows a draw",
+        "stager/sessions/session.py",
+        "self._rows.before(position) if self._rows else position",
+        "position",
+        "tests/test_pieces.py::test_the_service_stages_the_rows_of_a_draw_and_counts_in_rows_how_far_a_reader_is",
+    ),
+    Mutant(
         "a cut goes by the place in the batch, and not by the draw",
-        "clients/stager_client/batches/loader.py",
-        "self.assembly.make(order[draws], draws, seed, epoch, stopped)",
-        "self.assembly.make(order[draws], np.arange(len(draws)), seed, epoch, stopped)",
+        "clients/stager_client/batches/assembly.py",
+        "            yield self.make(order[of], of, seed, epoch, stopped)\n",
+        "            yield self.make(order[of], np.arange(len(of)), seed, epoch, stopped)\n",
         "tests/test_cuts.py::test_each_draw_has_its_window_at_the_first_touch_and_afterwards",
         is_slow=True,
     ),
     Mutant(
         "no checksum is compared in a batch",
-        "clients/stager_client/reader.py",
-        "                self._check(int(fresh[at]), shard, row, words[at], arrays)\n",
+        "clients/stager_client/reading/reader.py",
+        "                self._check(int(fresh[at]), tags[at], opened, row, words[at], arrays, {})\n",
         "                pass\n",
         "tests/test_reader.py::test_a_bit_that_has_flipped_is_found_at_the_first_touch",
     ),
@@ -339,7 +388,7 @@ READERS = [
         "stager/reader/service.py",
         "time.monotonic() + timeout_s, stopped\n",
         "time.monotonic() + 2 * timeout_s, stopped\n",
-        "tests/test_control.py::test_a_call_ends_at_its_deadline_by_the_clock_and_not_later",
+        "tests/test_service_calls.py::test_a_call_ends_at_its_deadline_by_the_clock_and_not_later",
     ),
     Mutant(
         "a miss waits twice as long as it may",
@@ -385,13 +434,13 @@ VERSIONS = [
         "files are swept before indexes are in line",
         "stager/cache/cache.py",
         "        for row in self.catalog.datasets():\n            manifest = manifests.get(row.name)\n",
-        "        sweep(self.directory, self.catalog, self.open.values())\n"
+        "        remove_strays(self.directory, self.catalog, self.open.values())\n"
         "        for row in self.catalog.datasets():\n            manifest = manifests.get(row.name)\n",
         "tests/test_departures.py::test_a_start_has_its_indexes_in_line_before_it_removes_a_file",
     ),
     Mutant(
         "shards are swept before indexes that nobody has are cleared",
-        "stager/cache/startup.py",
+        "stager/cache/start/startup.py",
         '    for path in datasets_dir(cache_dir).glob("*/index-*"):\n'
         "        if path not in used:\n            retire(path)\n",
         '    for path in datasets_dir(cache_dir).glob("*/shards/*"):\n'
@@ -457,29 +506,29 @@ VERSIONS = [
 DURABLE = [
     Mutant(
         "the marker is not synced",
-        "stager/cache/lock.py",
+        "stager/cache/start/lock.py",
         '    with atomic_path(directory / "CACHE", directory) as scratch:\n'
         "        scratch.write_text(MARKER)\n",
         '    (directory / "CACHE").write_text(MARKER)\n',
-        "tests/test_claim.py::test_the_marker_is_on_the_disk_before_anything_else_is_made",
+        "tests/test_lock_cache.py::test_the_marker_is_on_the_disk_before_anything_else_is_made",
     ),
     Mutant(
         "the name of a new cache is not synced",
-        "stager/cache/lock.py",
+        "stager/cache/start/lock.py",
         "    fsync_path(directory.parent)\n",
         "",
-        "tests/test_claim.py::test_the_marker_is_on_the_disk_before_anything_else_is_made",
+        "tests/test_lock_cache.py::test_the_marker_is_on_the_disk_before_anything_else_is_made",
     ),
     Mutant(
         "a file is renamed before it is synced",
         "stager/atomic.py",
         "        fsync_path(scratch)\n        scratch.replace(target)\n",
         "        scratch.replace(target)\n        fsync_path(target)\n",
-        "tests/test_claim.py::test_the_marker_is_on_the_disk_before_anything_else_is_made",
+        "tests/test_lock_cache.py::test_the_marker_is_on_the_disk_before_anything_else_is_made",
     ),
     Mutant(
         "a damaged marker ends every start",
-        "stager/cache/lock.py",
+        "stager/cache/start/lock.py",
         "    if strangers:\n",
         '    if strangers or "CACHE" in names:\n        strangers = strangers or ["CACHE"]\n',
         "tests/test_cache.py::test_a_marker_that_a_power_cut_left_empty_or_a_flipped_bit_is_written_anew",
@@ -487,7 +536,7 @@ DURABLE = [
     ),
     Mutant(
         "a damaged marker makes other people's files ours",
-        "stager/cache/lock.py",
+        "stager/cache/start/lock.py",
         '    ours = _OURS if "CACHE" in names else _BEFORE\n',
         '    ours = re.compile(".*") if "CACHE" in names else _BEFORE\n',
         "tests/test_cache.py::test_a_damaged_marker_does_not_make_other_peoples_files_ours",
@@ -547,7 +596,7 @@ DURABLE = [
     ),
     Mutant(
         "the words of a shard that is taken back stay",
-        "stager/cache/departures.py",
+        "stager/cache/gone/departures.py",
         "        samples = self._clear(dataset, [row])\n",
         "        samples = row.samples\n",
         "tests/test_tasks.py::test_a_shard_that_the_disk_did_not_take_is_taken_back",
@@ -585,14 +634,14 @@ BUDGET = [
     ),
     Mutant(
         "samples of a task that has ended stay in flight",
-        "stager/dispatch/tasks.py",
-        "            self.in_flight(task.lot.dataset)[task.lot.samples] = False\n",
-        "",
+        "stager/dispatch/pending/in_flight.py",
+        "            marks[lot.samples] = False\n",
+        "            marks[lot.samples[:0]] = False\n",
         "tests/test_tasks.py::test_a_task_that_comes_to_nothing_gives_back_its_reservation_and_its_samples",
     ),
     Mutant(
         "the samples of a dead worker are forgotten",
-        "stager/dispatch/tasks.py",
+        "stager/dispatch/pending/suspects.py",
         "            for half in np.array_split(lot.samples, 2):\n",
         "            for half in np.array_split(lot.samples, 2)[1:]:\n",
         "tests/test_tasks.py::test_the_samples_of_a_worker_that_dies_are_given_out_again_in_halves",
@@ -669,4 +718,85 @@ SOURCES = [
     ),
 ]
 
-MUTANTS = [*DEPARTURES, *INDEX, *READERS, *VERSIONS, *DURABLE, *BUDGET, *SOURCES]
+UPKEEP = [
+    Mutant(
+        "a data set goes while workers have some of it",
+        "stager/owner/upkeep/removals.py",
+        "        if self._is_under_way(name):\n            return told\n",
+        "",
+        "tests/test_upkeep.py::test_a_data_set_goes_when_what_workers_have_of_it_has_ended",
+    ),
+    Mutant(
+        "a prefetch takes the place of what is pinned or read next",
+        "stager/eviction/evictor.py",
+        "        return np.asarray(is_resident(words) & free & ~asked)\n",
+        "        return np.asarray(is_resident(words) & (free | is_told) & ~asked)\n",
+        "tests/test_upkeep.py::test_what_is_pinned_does_not_go_and_then_it_is_refused",
+    ),
+    Mutant(
+        "an event that came late is told of again",
+        "stager/sources/s3/queue.py",
+        "            if not event.sequencer or not known or is_later(event.sequencer, known):\n",
+        "            if True:\n",
+        "tests/test_bucket_events.py::test_in_whatever_order_they_come_the_last_told_of_each_key_is_its_latest",
+    ),
+    Mutant(
+        "a limit saves up what nobody used",
+        "stager/sources/limit.py",
+        "    return max(due_s, now_s) + seconds, 0.0\n",
+        "    return due_s + seconds, 0.0\n",
+        "tests/test_source_limits.py::test_what_is_claimed_takes_its_time_but_for_the_burst",
+    ),
+]
+
+WATCH = [
+    Mutant(
+        "a scan of some folders brings back what went meanwhile",
+        "stager/cache/cache.py",
+        "        if joins.is_part and joins.newest != known.manifest.digest:\n            return False\n",
+        "",
+        "tests/test_scan_again.py::test_a_scan_of_some_folders_counts_only_after_the_version_that_it_has_the_rest_of",
+    ),
+    Mutant(
+        "a file is taken while somebody writes it",
+        "stager/scan/ripe.py",
+        "            if not self._is_late(info):\n",
+        "            if info.key:\n",
+        "tests/test_scan_again.py::test_a_file_that_somebody_still_writes_is_left_as_it_was_known_and_told_of",
+    ),
+    Mutant(
+        "folders that have gone are known for ever",
+        "stager/sources/mount/relisting.py",
+        " | (below[folder] - there)\n",
+        "\n",
+        "tests/test_scan_again.py::test_a_scan_of_what_changed_gives_the_version_of_a_scan_of_everything",
+    ),
+    Mutant(
+        "a sample that came is behind all others of its class",
+        "stager/scan/again.py",
+        "            is_touched = np.isin(groups, groups[kept:])\n",
+        "            is_touched[kept:] = True\n",
+        "tests/test_scan_again.py::test_a_scan_of_what_changed_gives_the_version_of_a_scan_of_everything",
+    ),
+    Mutant(
+        "a frozen data set takes whatever comes back",
+        "stager/watch/watched.py",
+        "self._pending, self.is_frozen)\n",
+        "self._pending, False)\n",
+        "tests/test_watched.py::test_a_source_that_lost_too_much_freezes_and_thaws_when_it_is_back_as_it_was",
+    ),
+]
+
+MUTANTS = [
+    *RATES,
+    *DEPARTURES,
+    *INDEX,
+    *READERS,
+    *VERSIONS,
+    *DURABLE,
+    *BUDGET,
+    *SOURCES,
+    *OF_DATA,
+    *UPKEEP,
+    *WATCH,
+]

@@ -12,17 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import prepared
 from stager.errors import NoService
 from stager.reader.service import Service
 
 START_S = 60.0
-# A shell that runs the tests in the background has them, and what they start, ignore Ctrl-C.
-WITH_CTRL_C = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from stager.__main__ import main
-main()
-"""
 
 
 @dataclass(slots=True)
@@ -59,17 +53,12 @@ class Place:
 
     def run(self, *arguments: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
         """Run `stager` with these arguments."""
-        return subprocess.run(
-            [sys.executable, "-m", "stager", *arguments],
-            env=self.env(), capture_output=True, text=True, timeout=timeout_s, check=False,
-        )  # fmt: skip
+        return prepared.run("stager", arguments, self.env(), timeout_s)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start `stager` as from a terminal, and do not wait for it."""
-        return subprocess.Popen(
-            [sys.executable, "-c", WITH_CTRL_C, *arguments],
-            env=self.env(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return prepared.Forked("stager", arguments, self.env(), **pipes)
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         """Run `stager` with --json, expect an exit code, and return what it printed."""
@@ -89,9 +78,7 @@ class Place:
     def start_service(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start stagerd and return once it answers."""
         with (self.root / "service.log").open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "stagerd", *arguments], env=self.env(), stderr=log, text=True
-            )
+            process = prepared.Forked("stagerd", arguments, self.env(), stderr=log)
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             try:

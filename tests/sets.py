@@ -59,7 +59,8 @@ def staged(place: Place, name: str) -> dict[str, npt.NDArray[np.uint8]]:
     index = IndexReader(path, record.lineage, record.recipe)
     words = index.words.copy()
     found = {}
-    for number in manifest.numbers[is_resident(words[manifest.numbers])].tolist():
+    numbers = manifest.numbers[:]
+    for number in numbers[is_resident(words[numbers])].tolist():
         word = words[number : number + 1]
         kind = FORMAT_NAMES[int(format_of(word)[0])]
         try:

@@ -20,6 +20,7 @@ from world_events import EVENTS
 
 STEPS = 300
 PART = 50  # seeds that a process does at once
+TOLD_EVERY = 500  # seeds
 
 
 class Failed(Exception):
@@ -86,6 +87,9 @@ def main() -> int:
             failures += failed
             for text in failed:
                 print(text, flush=True)
+            if counts["seeds"] % TOLD_EVERY == 0:
+                took = time.monotonic() - began
+                print(f"{counts['seeds']:,} seeds in {took:.0f} s, {len(failures)} failed", file=sys.stderr)
     seconds = time.monotonic() - began
     told = ("seeds", "steps", "compared", "misses", "read_errors", "refused", "answers")
     print(", ".join(f"{name} {counts[name]}" for name in told), f"in {seconds:.0f} s")

@@ -22,18 +22,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rows_kept import BOX, RowsSource
 from running import Place
-from versions_kept import CLASSES, CROP_A, CROP_B, SIDE_A, SIDE_B, KeptSource, cropped, image_of
+from versions_kept import CLASSES, CROP_A, CROP_B, SIDE, SIDE_A, SIDE_B, KeptSource, cropped, image_of
 from warm import tracebacks_in
 
 SAMPLES, OTHERS = 300, 120
 ROW_BYTES = SIDE_A * SIDE_A * 3 + 512
-CAPACITY_BYTES = (SAMPLES + 60) * ROW_BYTES  # about six sevenths of both data sets
+OF_ROWS_BYTES = SIDE * SIDE * 3 + BOX * BOX * 3 + 512  # of a row of the table
+CAPACITY_BYTES = (SAMPLES + 60) * ROW_BYTES + 50 * OF_ROWS_BYTES  # about six sevenths of all data sets
 COMMAND_S = 90.0  # one that takes longer hangs
 SILENT_S = 100.0  # so long, a reader may wait for a sample and say so
 HERE = Path(__file__).parent
 SIDES = {CROP_A: SIDE_A, CROP_B: SIDE_B}
 KINDS = ("fork", "spawn", "loader", "arrays")
+ROWS_KINDS = ("fork", "loader", "arrays")  # who reads the table
 
 
 class Failed(Exception):
@@ -81,10 +84,42 @@ class History:
         self._write("flips", "\n".join(json.dumps(flip) for flip in self.flips))
 
     def _write(self, name: str, value: Any) -> None:
-        path = self.root / name
-        scratch = path.with_suffix(".part")
-        scratch.write_text(value if isinstance(value, str) else json.dumps(value))
-        scratch.rename(path)
+        write(self.root / name, value)
+
+
+def write(path: Path, value: Any) -> None:
+    """Whole or not at all: readers look at it while we write."""
+    scratch = path.with_suffix(".part")
+    scratch.write_text(value if isinstance(value, str) else json.dumps(value))
+    scratch.rename(path)
+
+
+class RowsHistory:
+    """What each scan of the table may have seen: states of it, and contents of each object."""
+
+    def __init__(self, root: Path, source: RowsSource) -> None:
+        self.root, self.source = root, source
+        self.number = -1
+        (root / "versions").mkdir(parents=True)
+
+    def begin(self) -> None:
+        """A scan may come from now on."""
+        self.number += 1
+        self.version: dict[str, Any] = {"tables": [], "contents": {}}
+        self.widen()
+        write(self.root / "began", self.number)
+
+    def widen(self) -> None:
+        """The source has changed while a scan may be under way: it may see the one or the other."""
+        self.version["tables"].append(self.source.state())
+        for name, content in self.source.contents.items():
+            known = self.version["contents"].setdefault(name, [])
+            if content not in known:
+                known.append(content)
+        write(self.root / f"versions/{self.number}.json", self.version)
+
+    def adopted(self) -> None:
+        write(self.root / "adopted", self.number)
 
 
 class Stress:
@@ -100,6 +135,8 @@ class Stress:
             self.source.put(number)
         for number in range(OTHERS):
             self.other.put(number)
+        self.rows = RowsSource(root / "table", self.draw)
+        self.rows_history = RowsHistory(root / "rows", self.rows)
         self.recipe = CROP_A
         self.actions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -114,7 +151,7 @@ class Stress:
     # The service and its commands
 
     def configure(self) -> None:
-        tables = self.source.table("data", self.recipe) + self.other.table("other")
+        tables = self.source.table("data", self.recipe) + self.other.table("other") + self.rows.config()
         self.place.configure(tables, capacity=str(CAPACITY_BYTES), memory="2MB")
 
     def start_service(self) -> "subprocess.Popen[str]":
@@ -189,6 +226,29 @@ class Stress:
         if self.end_of(command, arguments) in (0, 3):
             self.history.adopted()
 
+    def change_rows(self) -> None:
+        self.rows.change()
+
+    def prefetch_rows(self, verb: str = "") -> None:
+        self.rows_history.begin()
+        if self.command(verb or self.draw.choice(("prefetch", "refresh")), "rows") in (0, 3):
+            self.rows_history.adopted()
+
+    def prefetch_rows_in_disorder(self) -> None:
+        """Rows move, or the service dies, while it looks and stages."""
+        self.rows_history.begin()
+        arguments = ("prefetch", "rows")
+        command = self.begin(*arguments)
+        for _ in range(self.draw.randrange(1, 4)):
+            time.sleep(self.draw.uniform(0, 0.5))
+            self.draw.choice((self.change_rows, self.change_rows, self.kill, self.evict_rows))()
+            self.rows_history.widen()
+        if self.end_of(command, arguments) in (0, 3):
+            self.rows_history.adopted()
+
+    def evict_rows(self) -> None:
+        self.command("evict", "rows", "--classes", self.draw.choice(("p0,", "p1,p2", "p0,p2")))
+
     def evict(self) -> None:
         self.command("evict", "data", *self.subset())
 
@@ -259,7 +319,9 @@ class Stress:
 
     def run(self, seconds: float) -> None:
         weights: dict[Callable[[], None], int] = {
-            **dict.fromkeys((self.add, self.change, self.revert), 3),
+            **dict.fromkeys((self.add, self.change, self.revert, self.change_rows), 3),
+            **dict.fromkeys((self.prefetch_rows, self.prefetch_rows_in_disorder), 3),
+            self.evict_rows: 1,
             **dict.fromkeys((self.remove, self.evict, self.prefetch_in_disorder), 3),
             **dict.fromkeys((self.prefetch, self.prefetch_part), 5),
             **dict.fromkeys((self.pin, self.evict_all, self.stop), 1),
@@ -270,9 +332,12 @@ class Stress:
         history.adopted()
         self.prefetch("--classes", "c0,c1,")
         self.command("prefetch", "other", "--classes", "c0,")  # or there is nothing to evict
+        self.prefetch_rows("prefetch")
         for number, kind in enumerate(KINDS):
             self.start_reader(kind, "data", number)
         self.start_reader("loader", "other", len(KINDS))
+        for number, kind in enumerate(ROWS_KINDS, len(KINDS) + 2):
+            self.start_reader(kind, "rows", number)
         if self.tensorflow:
             self.start_reader("tensorflow", "data", len(KINDS) + 1, self.tensorflow)
         deadline = time.monotonic() + seconds

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+import rows_kept
 from stager.errors import StagerError
 from versions_kept import cropped, image_of, key_of, said_by
 
@@ -98,6 +99,12 @@ class Expected:
         self._versions = left
         return ""
 
+    @staticmethod
+    def number_of(image: Any) -> int:
+        """Which object it says it is, or -1."""
+        said = said_by(image)
+        return said[0] if said else -1
+
     def lacking(self, numbers: list[int]) -> list[int]:
         """Of the objects that every version left has, those that are not among these."""
         known = [set(map(int, version["contents"])) for version in self._versions.values()]
@@ -111,6 +118,85 @@ class Expected:
         }
 
 
+class ExpectedRows:
+    """The same of a table: what each row says, and what the objects have that it names."""
+
+    def __init__(self, root: Path, first: int, last: int) -> None:
+        self.root = root
+        paths = [root / "versions" / f"{number}.json" for number in range(first, last + 1)]
+        self._paths = [path for path in paths if path.exists()]
+        self._versions: dict[Path, Any] = {}
+        self._ruled_out: set[tuple[Path, int]] = set()  # states of the table that ours is not
+        self._seen: dict[str, int] = {}  # the content of each object
+        self._look()
+
+    def _look(self) -> None:
+        """One that is scanned just now may have got wider."""
+        self._versions = {path: json.loads(path.read_text()) for path in self._paths}
+
+    def what_is_wrong(self, sample: Any, label: int, flips: set[tuple[int, int]]) -> str:
+        wrong, shown = self._match(sample, label)
+        if wrong:
+            self._look()
+            wrong, shown = self._match(sample, label)
+        if wrong:
+            return f"row {sample['who']}: {wrong}"
+        for name, content in shown.items():
+            if self._seen.setdefault(name, content) != content:
+                return f"row {sample['who']}: {name} has content {content}; we saw {self._seen[name]} before"
+        return ""
+
+    def _match(self, sample: Any, label: int) -> tuple[str, dict[str, int]]:
+        """Rule out the states of the table that have no such row; say why, if none is left."""
+        said, shown, misfits = [], None, set()
+        for path, version in self._versions.items():
+            for at, table in enumerate(version["tables"]):
+                if (path, at) in self._ruled_out:
+                    continue
+                row = table.get(str(sample["who"]))
+                if row is None:
+                    wrong, contents = "no such row", {}
+                else:
+                    about = rows_kept.LABELS[label], row, version["contents"]
+                    wrong, contents = rows_kept.what_is_wrong(sample, *about)
+                if wrong:
+                    said.append(wrong)
+                    misfits.add((path, at))
+                else:
+                    shown = contents
+        if shown is None:
+            return " / ".join(
+                dict.fromkeys(said)
+            ) or "no version is left that this reader may have opened", {}
+        self._ruled_out |= misfits
+        return "", shown
+
+    def lacking(self, numbers: list[int]) -> list[int]:
+        return []
+
+    @staticmethod
+    def number_of(sample: Any) -> int:
+        """Which row it is."""
+        return int(sample["who"])
+
+
+AnyExpected = Expected | ExpectedRows
+
+
+def samples_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """A batch of several fields and attributes, sample by sample."""
+    plain = {name: _plain(column) for name, column in columns.items()}
+    return [dict(zip(plain, values, strict=True)) for values in zip(*plain.values(), strict=True)]
+
+
+def _plain(column: Any) -> Any:
+    """Images with their channels last, numbers as Python has them; texts are already so."""
+    if getattr(column, "ndim", 0) == 4:
+        array = np.asarray(column)
+        return array if array.shape[-1] == 3 else array.transpose(0, 2, 3, 1)
+    return column.tolist() if hasattr(column, "tolist") else column
+
+
 def batches(kind: str, name: str, draw: random.Random) -> Iterator[Any]:
     """Open a reader; yield its length, then an iterator a call, each of one epoch."""
     options = {"timeout_s": TIMEOUT_S, "skip_failed": draw.random() < 0.5}
@@ -121,7 +207,10 @@ def batches(kind: str, name: str, draw: random.Random) -> Iterator[Any]:
         arrays = StagedArrays(name, size, shuffle=True, seed=seed, **options)
         yield len(arrays.loader.samples)
         while True:
-            yield ((images, labels.tolist()) for images, labels in arrays)
+            if name == "rows":
+                yield ((samples_of(columns), labels.tolist()) for columns, labels in arrays)
+            else:
+                yield ((images, labels.tolist()) for images, labels in arrays)
     if kind == "tensorflow":
         from stager_client.tensorflow import staged_dataset
 
@@ -141,7 +230,10 @@ def batches(kind: str, name: str, draw: random.Random) -> Iterator[Any]:
         workers = 2 if kind == "fork" else 1
         loader = DataLoader(data, size, shuffle=True, num_workers=workers, multiprocessing_context=kind)
     while True:
-        yield ((images.permute(0, 2, 3, 1).numpy(), labels.tolist()) for images, labels in loader)
+        if name == "rows":
+            yield ((samples_of(columns), labels.tolist()) for columns, labels in loader)
+        else:
+            yield ((images.permute(0, 2, 3, 1).numpy(), labels.tolist()) for images, labels in loader)
 
 
 def flips_since(root: Path, began_at: float) -> set[tuple[int, int]]:
@@ -154,7 +246,7 @@ def flips_since(root: Path, began_at: float) -> set[tuple[int, int]]:
     return {tuple(flip["sample"]) for flip in flips if not flip["until"] or flip["until"] > began_at}
 
 
-def read_epoch(epoch: Iterator[Batch], expected: Expected, seen: Seen, draw: random.Random) -> int:
+def read_epoch(epoch: Iterator[Batch], expected: AnyExpected, seen: Seen, draw: random.Random) -> int:
     """Compare every sample; return how many different objects they were, if each came once; else 0."""
     began_at = time.time()
     numbers: list[int] = []
@@ -168,8 +260,7 @@ def read_epoch(epoch: Iterator[Batch], expected: Expected, seen: Seen, draw: ran
             elif wrong:
                 seen.add_wrong(wrong)
             seen.samples += 1
-            said = said_by(image)
-            numbers.append(said[0] if said else -1)
+            numbers.append(expected.number_of(image))
         seen.tell()
         if (expected.root.parent / "stop").exists():
             return 0
@@ -195,7 +286,8 @@ def run(kind: str, name: str, root: Path, seed: int) -> None:
         try:
             with closing(batches(kind, name, draw)) as reader:
                 length = next(reader)
-                expected = Expected(home, first, number_in(home / "began"))
+                expects = ExpectedRows if name == "rows" else Expected
+                expected = expects(home, first, number_in(home / "began"))
                 seen.opens += 1
                 read_epochs(reader, length, expected, seen, draw)
         except Exception as error:
@@ -205,7 +297,11 @@ def run(kind: str, name: str, root: Path, seed: int) -> None:
 
 
 def read_epochs(
-    reader: Iterator[Any], length: int | None, expected: Expected, seen: Seen, draw: random.Random
+    reader: Iterator[Any],
+    length: int | None,
+    expected: AnyExpected,
+    seen: Seen,
+    draw: random.Random,
 ) -> None:
     """Some epochs; after an error, half of the readers go on as a training that catches it would."""
     for _ in range(draw.randrange(1, 7)):

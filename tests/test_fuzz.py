@@ -2,6 +2,7 @@
 
 import base64
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,19 @@ from stager.recipes.image import native
 
 HERE = Path(__file__).parent
 SEED = 16
-EXECUTIONS = {"jpeg": 60_000, "arrow": 8_000, "lmdb": 8_000, "listing": 1_500, "where": 30_000}
-SANITIZED_EXECUTIONS = 20_000
+EXECUTIONS = {
+    **{"jpeg": 60_000, "png": 8_000, "arrow": 8_000, "lmdb": 8_000, "listing": 1_500, "where": 30_000},
+    **{
+        "tar": 150,
+        "parquet": 100,
+        "table": 300,
+        "volume": 1_000,
+        "sound": 1_000,
+        "array": 3_000,
+        "kept": 3_000,
+    },
+}
+SANITIZED_EXECUTIONS = {"jpeg": 20_000, "png": 4_000}
 
 # What came out of something once, and was no error of ours.
 FOUND = {
@@ -32,6 +44,12 @@ FOUND = {
     "arrow: far behind its end": ("arrow", b"[1664,54]", b"[99999999999999999999,54]"),
     "lmdb: a field without its shape": ("lmdb", b'"shape"', b'"shapf"'),
 }
+
+
+def test_make_fuzz_has_every_target() -> None:
+    told = re.search(r"(?m)^FUZZED = (.*)$", (HERE.parent / "Makefile").read_text())
+    assert told
+    assert told[1].split() == list(TARGETS)
 
 
 def needs_the_decoder() -> None:
@@ -59,16 +77,17 @@ def fuzz(target: str, tmp_path: Path, *options: str) -> str:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_whatever_bytes_come_the_promise_is_kept(target: str, tmp_path: Path) -> None:
-    if target == "jpeg":
+    if target in ("jpeg", "png"):
         needs_the_decoder()
     assert "executions" in fuzz(target, tmp_path, "--executions", str(EXECUTIONS[target]))
 
 
-def test_our_decoder_touches_no_memory_that_is_not_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["jpeg", "png"])
+def test_our_decoder_touches_no_memory_that_is_not_its_own(target: str, tmp_path: Path) -> None:
     needs_the_decoder()
     if shutil.which("gcc") is None or not Path(runtime_of_sanitizer()).is_absolute():
         pytest.skip("gcc with AddressSanitizer is not installed")
-    said = fuzz("jpeg", tmp_path, "--sanitize", "--executions", str(SANITIZED_EXECUTIONS))
+    said = fuzz(target, tmp_path, "--sanitize", "--executions", str(SANITIZED_EXECUTIONS[target]))
     assert "decoded alike" in said
 
 

@@ -18,10 +18,11 @@ from sets import staged, table
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.catalog.rows import ShardRow
-from stager.config import Amount, Config
+from stager.config import Config
 from stager.errors import UsageError
 from stager.owner.owner import Owner
 from stager.owner.readers import Version
+from stager.reader.amount import Amount
 from stager.reader.index import is_resident
 from stager.reader.record import DatasetSpec
 from stager.reader.samples.runs import is_among
@@ -204,7 +205,7 @@ def test_a_session_that_was_worked_out_for_an_older_scan_stays_on_its_version(tm
     again = owner.readers.asked_to_read(replace(reading(dataset), manifest=session.asked.manifest))()
     assert again.order.tolist() == session.order.tolist()
     gone = replace(reading(dataset), lineage="0" * 32)
-    with pytest.raises(UsageError, match="not kept any more as it was when it was opened"):
+    with pytest.raises(UsageError, match="that was opened is not kept any more"):
         owner.readers.asked_to_read(gone)
     cache.close()
 
@@ -224,7 +225,7 @@ def test_a_plan_takes_a_fresh_scan_and_a_prefetch_scans_anew(tmp_path: Path) -> 
     assert place.json("prefetch", "--plan")["samples"] == 4
     assert place.json("prefetch", "--plan", "--classes", "1")["samples"] == 2
     done = place.run("prefetch", "--plan", "--classes", "3")
-    assert (done.returncode, "3 classes are wanted, there are 2" in done.stderr) == (2, True)
+    assert (done.returncode, "3 classes were asked for, and there are 2" in done.stderr) == (2, True)
     assert place.json("prefetch")["staged"] == 6
     assert len(staged(place, "pets")) == 6
     place.configure(table("pets", tmp_path / "source", "crop = 40"))  # another recipe is another plan

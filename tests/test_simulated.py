@@ -13,10 +13,10 @@ import pytest
 
 from simulate import Failed, run_seed, temporary_directory
 from stager.cache.dataset import Failure
-from stager.config import Amount
 from stager.dispatch.task import Lot, Purpose
 from stager.jobs.job import Request
-from stager.owner.loop import REFILL_EVERY_S
+from stager.owner.heat.hot import LOOK_EVERY_S
+from stager.reader.amount import Amount
 from stager.reader.index import HEADER_BYTES, is_resident
 from stager.reader.samples.subset import Subset
 from stager.sessions.leases import START_S
@@ -120,7 +120,7 @@ def test_the_loop_goes_on_after_a_list_of_samples_was_made_anew(world: World) ->
     assert after.record.lineage != before.record.lineage
     assert after.count == 12
     for _ in range(3):
-        world.clock.advance(REFILL_EVERY_S)
+        world.clock.advance(LOOK_EVERY_S)
         world.loop.step(0.0)
     world.check()
 
@@ -136,7 +136,7 @@ def test_a_job_ends_when_a_scan_finds_that_nothing_of_it_is_left_to_stage(world:
     world.pool.workers[0].hangs = True  # type: ignore[attr-defined]
     world.clock.advance(1.0)
     job = world.loop.jobs.by_id[first]
-    world.loop.jobs.planned(job, NOTHING_BUILT)  # another one stages it just now
+    world.loop.jobs.groundwork.planned(job, NOTHING_BUILT)  # another one stages it just now
     del world.sources["b"].versions["c9/new.jpg"]
     world.owner.prefetch(Request(world.spec("b", crop=64), Subset(), "auto"))
     world.work_all()

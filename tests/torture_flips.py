@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torture_made
 from running import Place
 from stager.errors import StagerError, WaitTimeout
 from stager.reader.service import Service
@@ -23,7 +24,11 @@ COUNT = 40
 BAD = ("c0/90000.png", "c1/90001.png")  # no images: they fail
 FULL_EVERY = 40  # rounds, a real service is started
 STAGE_EVERY = 10  # rounds, what is missing is staged by a command
-VERBS = (("ls",), ("ls", "--failed"), ("ls", "--classes"), ("why", "data", "c1/00001.png"))
+VERBS = (
+    *(("ls",), ("ls", "--failed"), ("ls", "--classes"), ("why", "data", "c1/00001.png")),
+    *(("why", "memo", "torture_made.scores"), ("heat", "data"), ("status",)),
+)
+CODES = {"why": (0, 1, 2), "status": (0, 4)}  # of verbs that may say no: 4, no service
 FLIPS_A_ROUND = (1, 1, 2, 4, 8)  # mostly one at a time, so that a failure has one cause
 DAMAGES = ("flip", "flip", "flip", "flip", "flip", "zero", "cut", "empty")
 
@@ -56,6 +61,7 @@ class Flips:
         run(place, "prefetch", "data")
         run(place, "pin", "data", "--classes", "c1,")
         run(place, "evict", "data", "--classes", "c4,")
+        torture_made.build(place)
         process = place.start_service()
         Service(place.socket).post("/jobs", {"dataset": "data"})
         process.send_signal(signal.SIGKILL)  # so its log is not folded in, and its job may not be done
@@ -63,7 +69,7 @@ class Flips:
         shutil.copytree(place.cache, self.golden, symlinks=True)
 
     def _configure(self, recipe: str) -> Place:
-        return self.place.configure(self.source.table("data", recipe))
+        return self.place.configure(self.source.table("data", recipe) + torture_made.TABLE)
 
     def round(self, number: int) -> None:
         """Damage one file of a copy, or several, and look at it from all sides."""
@@ -108,12 +114,13 @@ class Flips:
         if number % FULL_EVERY == FULL_EVERY - 1:
             return problems + self._with_a_service()
         verb, *arguments = self.draw.choice(VERBS)
-        problems += self._command(verb, *arguments, "--json", codes=(0, 1, 2) if verb == "why" else (0,))
+        problems += self._command(verb, *arguments, "--json", codes=CODES.get(verb, (0,)))
         problems += self._command("verify", "--json", codes=(0, 1))
         problems += self._read("after verify", staged=False)
         if number % STAGE_EVERY == STAGE_EVERY - 1:
             problems += self._command("verify", "--repair", "--json", codes=(0, 1, 3))
             problems += self._command("prefetch", "data", "--json", codes=(0, 3))
+            problems += self._command("prefetch", "motion", "--json", codes=(0,))
             problems += self._command("verify", "--json", codes=(0,))
             problems += self._read("after prefetch", staged=True)
             self.counts["staged again"] += 1
@@ -153,8 +160,7 @@ class Flips:
         if ended.wrong:
             return [f"read {when}: {ended.wrong}"]
         told = json.loads(ended.said.splitlines()[-1])
-        for name in ("right", "missed", "refused", "not opened"):
-            self.counts[name] += told[name]
+        self.counts.update({name: count for name, count in told.items() if name != "wrong"})
         self.counts["compared"] += told["right"]
         return [f"read {when}: {wrong}" for wrong in told["wrong"]]
 
@@ -190,6 +196,7 @@ def read_all(version: dict[int, int], staged: bool, timeout_s: float) -> int:
         told["not opened"] += 1
         if staged:
             wrong.append(f"it cannot be opened: {error}")
+    wrong += torture_made.what_is_wrong(staged, timeout_s, told)
     print(json.dumps({**told, "wrong": wrong[:5]}))
     return 0
 

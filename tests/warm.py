@@ -44,7 +44,7 @@ class Ended:
 def warm_up(*modules: str) -> None:
     for name in (
         "stager.cli",
-        *(f"stager.cli.{verb}" for verb in ("prefetch", "ls", "why", "verify")),
+        *(f"stager.cli.{verb}" for verb in ("prefetch", "ls", "why", "upkeep.verify")),
         *modules,
     ):
         import_module(name)
@@ -96,7 +96,9 @@ def _run(step: Callable[[], int], output: int) -> None:
 def _wait(pid: int, timeout_s: float) -> tuple[int, bool]:
     descriptor = os.pidfd_open(pid)
     try:
-        hung = not select.select([descriptor], [], [], timeout_s)[0]
+        end = select.poll()  # select() knows no descriptors above 1023
+        end.register(descriptor, select.POLLIN)
+        hung = not end.poll(timeout_s * 1000)
         if hung:
             os.kill(pid, signal.SIGKILL)
         return os.waitpid(pid, 0)[1], hung

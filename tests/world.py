@@ -14,17 +14,23 @@ import numpy as np
 
 import world_promises as promises
 from stager.cache.cache import Cache
-from stager.config import Amount, Config
+from stager.cache.dataset import Dataset
+from stager.config import Config, Upkeep
 from stager.dispatch.memory_shards import MEMORY
+from stager.dispatch.task import Lot
 from stager.errors import StagerError
 from stager.owner.loop import Loop
 from stager.owner.owner import Owner
+from stager.owner.watches import Watches
+from stager.reader.amount import Amount
 from stager.reader.record import DatasetSpec
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.samples.subset import Subset
-from stager.reader.values import SampleInfo, SourceSpec
+from stager.reader.values import Numbers, SampleInfo, SourceSpec
 from stager.recipes import check_recipe
 from stager.sessions.leases import Leases
+from stager.watch.messages import WatchPlace
+from stager.watch.process import Hear
 from world_events import CAPACITIES, EVENT_NAMES, EVENT_WEIGHTS, SETS, Events
 from world_parts import (
     Fuse,
@@ -36,12 +42,14 @@ from world_parts import (
     SimulatedPool,
     SimulatedSource,
     SimulatedTable,
+    SimulatedWatcher,
     guarded,
 )
 from world_readers import SimulatedReader
 
 SOURCES: Final = {"a": SimulatedSource, "b": SimulatedSource, "t": SimulatedTable}
 MEMORIES: Final = (0, 100_000, 300_000, 1_000_000)
+HOTS: Final = (None, Amount(bytes=150_000), Amount(fraction=0.5), Amount(fraction=1.0))
 CROPS: Final = (64, 48)
 OUTGROWN_SMALL: Final = 1.2
 KEPT_EVENTS: Final = 20
@@ -77,6 +85,7 @@ class World(Events):
             name: SOURCES[name](f"c{number % 3}/{number:02d}.jpg" for number in range(count))
             for name, count in SETS.items()
         }
+        watched = rng.choice(((), ("a",), ("a", "t")))
         self.config = Config(
             None,
             directory / "cache",
@@ -84,7 +93,11 @@ class World(Events):
             capacity=Amount(bytes=rng.choice(CAPACITIES)),
             reserve=Amount(),
             memory=Amount(bytes=rng.choice(MEMORIES)),
+            hot=rng.choice(HOTS),
+            datasets={name: self.spec(name) for name in watched},
+            upkeep={name: Upkeep(watch=True) for name in watched},
         )
+        self.busy_cores = 0.0
         self.fails = rng.choice((0.0, 0.0, 0.02, 0.1))
         self.readers: list[SimulatedReader] = []
         self.makes: list[tuple[SimulatedReader, Callable[[], Any]]] = []  # sessions that are being worked out
@@ -118,7 +131,9 @@ class World(Events):
         self.is_owned = True
         self.cache.can_punch = self.cache.departures.files._can_punch = self.can_punch
         self._guard()
-        self.loop = Loop(self.cache, self._make_pool, SimulatedDisk, SimulatedBeside)  # type: ignore[arg-type]
+        make = (self._make_pool, SimulatedDisk, SimulatedBeside)
+        self.loop = Loop(self.cache, *make, busy_cores=lambda: self.busy_cores)  # type: ignore[arg-type]
+        self._watch_hot()
         beside = self.loop._beside
         assert isinstance(beside, SimulatedBeside)
         self.beside = beside
@@ -127,9 +142,32 @@ class World(Events):
         assert isinstance(disk, SimulatedDisk)
         self.disk = disk
         self.owner = Owner(self.cache, self.loop)
+        self.watchers: list[SimulatedWatcher] = []
+        self.owner.watches = Watches(self.cache, self.loop.jobs, self.loop.events, self._start_watcher)
         self.loop.jobs.resume()
         for reader in self.readers:
             reader.order = None
+
+    def _start_watcher(self, place: WatchPlace, hear: Hear) -> SimulatedWatcher:
+        self.watchers.append(SimulatedWatcher(place, hear))
+        return self.watchers[-1]
+
+    def _watch_hot(self) -> None:
+        """Whatever is staged unasked, and whatever goes for it, is looked at."""
+        build, make_room = self.loop._tasks.build, self.loop.hot._make_room
+
+        def watched_build(lot: Lot, plan_of: int | None = None) -> None:
+            promises.what_is_hot_comes_after_all_else(self, lot)
+            build(lot, plan_of)
+
+        def watched_make_room(dataset: Dataset, samples: Numbers, room_bytes: float) -> Numbers:
+            before = promises.heat_of_residents(self)
+            kept = make_room(dataset, samples, room_bytes)
+            promises.nothing_hotter_went(self, before, dataset, kept)
+            return kept
+
+        self.loop._tasks.build = watched_build  # type: ignore[method-assign]
+        self.loop.hot._make_room = watched_make_room
 
     def _make_pool(self, events: Any, clock: Any) -> SimulatedPool:
         self.pool = SimulatedPool(events, clock, self.sources)
@@ -203,7 +241,7 @@ class World(Events):
         try:
             act()
             if self.rng.random() < 0.8:
-                self.loop.step(0.0)
+                self.owner.step(0.0)
                 promises.whoever_waits_has_a_deadline(self)
         except Killed:
             self.fuse.left = None
@@ -239,6 +277,7 @@ class World(Events):
         self.fails = 0.0
         for source in self.sources.values():
             source.is_there = True
+        self.pool.answer()
         self.cache.budget.reserve = Amount()
         for _ in range(ROUNDS_MOST):
             if not self.finish_some():
@@ -264,7 +303,7 @@ class World(Events):
         while self.disk.sync():
             pass
         self.clock.advance(30.0)
-        self.loop.step(0.0)
+        self.loop.step(0.0)  # nothing new is looked at: all that was begun comes to its end
         return bool(self.loop._tasks._open) or len(self.disk) > 0 or self._open_jobs()
 
     def work_all(self) -> None:

@@ -8,13 +8,15 @@ from typing import Any, Final
 
 import world_promises as promises
 from stager.cache.verify import problem_of
-from stager.config import Amount
 from stager.dispatch.pool import WorkerMessage
 from stager.errors import StagerError
 from stager.jobs.job import Request
 from stager.owner.loop import STOP_S
+from stager.reader.amount import Amount
 from stager.reader.index import HEADER_BYTES, is_damaged
 from stager.reader.record import datasets_dir
+from stager.watch.hint import EVERYTHING, Hint
+from stager.watch.messages import Beat, Gone, Hinted, Watching
 from world_parts import Killed, SimulatedTable
 from world_readers import SimulatedReader
 
@@ -72,6 +74,14 @@ class Events:
         if busy := self.pool.busy():
             self.rng.choice(busy).hangs = True
 
+    def source_hangs(self) -> None:
+        """Or it hangs on: workers notice."""
+        self.pool.hung.add(self.name())
+        self.pool.tell_hung()
+
+    def source_answers(self) -> None:
+        self.pool.answer()
+
     def disk_syncs(self) -> None:
         for _ in range(self.rng.randint(1, 8)):
             self.disk.sync()
@@ -106,6 +116,11 @@ class Events:
             del table.rows[row]
         else:
             table.point(row if act == "point" else f"r{self.rng.randrange(30):02d}", key)
+
+    def watcher_speaks(self) -> None:
+        """Hints come, right or wrong; the source goes and comes back, or so it seems; a watcher ends."""
+        for watcher in self.watchers:
+            watcher.say(self.rng.choice(SAYINGS))
 
     def source_vanishes(self) -> None:
         source = self.sources[self.name()]
@@ -312,6 +327,10 @@ class Events:
         else:  # others fill the disk, or make room again
             budget.reserve = Amount() if budget.reserve.fraction else Amount(fraction=1.0)
 
+    def cores_get_busy(self) -> None:
+        """Others compute on all cores, or leave them."""
+        self.busy_cores = 1.0 - self.busy_cores
+
     def time_passes(self) -> None:
         self.clock.advance(
             self.rng.choice((0.1, 0.5, 1.0, 3.0, 6.0, 6.0, 61.0, 61.0, 130.0, 700.0, 25_000.0))
@@ -373,6 +392,17 @@ class Events:
         self._start_again()
 
 
+SAYINGS: Final = (
+    *(Hinted(EVERYTHING), Hinted(Hint.of(["c1"])), Hinted(Hint.of(["c0", "c2"], ["c1"]))),
+    *(
+        Hinted(EVERYTHING),
+        Beat(),
+        Gone("simulated: it is not there"),
+        Watching("simulated"),
+        Watching("simulated"),
+        None,
+    ),
+)
 EVENTS: Final[dict[str, float]] = {
     "prefetch": 4.5,
     "cancel": 0.5,
@@ -380,10 +410,13 @@ EVENTS: Final[dict[str, float]] = {
     "say": 2,
     "worker_dies": 1.5,
     "worker_hangs": 0.5,
+    "source_hangs": 0.6,
+    "source_answers": 0.6,
     "disk_syncs": 10,
     "disk_fails": 0.7,
     "source_changes": 3,
     "source_vanishes": 0.3,
+    "watcher_speaks": 3,
     "open_reader": 4,
     "reader_dies": 2.5,
     "read": 16,
@@ -400,6 +433,7 @@ EVENTS: Final[dict[str, float]] = {
     "flip_shard": 0.8,
     "flip_word": 1.2,
     "budget_changes": 0.8,
+    "cores_get_busy": 0.4,
     "time_passes": 10,
     "wall_jumps": 0.3,
     "kill": 0.8,

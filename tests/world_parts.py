@@ -31,6 +31,9 @@ from stager.reader.values import ObjectInfo, Prepared, SampleInfo, ShardHeader, 
 from stager.recipes import open_recipe
 from stager.scan.scan import NOTHING_KNOWN, Known, write_manifest
 from stager.shards import FORMATS
+from stager.watch.hint import EVERYTHING
+from stager.watch.messages import FromWatcher, Hinted, KnownFiles, Watching, WatchPlace
+from stager.watch.process import Hear
 from stager.worker.messages import (
     Answer,
     BuildShard,
@@ -39,7 +42,9 @@ from stager.worker.messages import (
     ListPlace,
     Scanned,
     ScanSource,
+    SetLimits,
     ShardBuilt,
+    SilenceTold,
     Task,
 )
 
@@ -183,22 +188,34 @@ class SimulatedPool:
         self._events, self._clock, self._sources = events, clock, sources
         self.listed: dict[str, dict[str, Shown]] = {}  # what each manifest's samples show, by its digest
         self.unsaid: list[WorkerMessage] = []  # done, and on its way
+        self.hung: set[str] = set()  # data sets whose sources do not answer
 
     def start(self, specs: Iterable[DatasetSpec]) -> None:
         pass
 
-    def free_slots(self) -> int:
-        return self.size * TASKS_PER_WORKER - sum(len(worker.tasks) for worker in self.workers)
+    def free_slots(self, place: str, is_urgent: bool) -> int:
+        return self.size * TASKS_PER_WORKER - sum(len(worker.tasks) for worker in self._of(place, is_urgent))
 
-    def send(self, task: Task) -> None:
-        if len(self.workers) < self.size:
-            self.workers.append(SimulatedWorker(None, self._clock.now_s))  # type: ignore[arg-type]
-        worker = min(self.workers, key=lambda worker: len(worker.tasks))
+    def _of(self, place: str, is_urgent: bool) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if (worker.place, worker.is_urgent) == (place, is_urgent)]
+
+    def send(self, task: Task, place: str) -> None:
+        about = place, task.is_urgent
+        if len(self._of(*about)) < self.size:
+            self.workers.append(
+                SimulatedWorker(None, self._clock.now_s, place, is_urgent=task.is_urgent)  # type: ignore[arg-type]
+            )
+        worker = min(self._of(*about), key=lambda worker: len(worker.tasks))
         assert isinstance(worker, SimulatedWorker)
         if not worker.tasks:
             worker.heard_at = self._clock.now_s
         worker.tasks.add(task.task)
         worker.held.append(task)
+
+    def limit(self, limits: SetLimits) -> None: ...
+
+    def is_starved(self, worker: WorkerProcess) -> bool:
+        return False
 
     def drop(self, worker: WorkerProcess) -> None:
         if worker in self.workers:
@@ -210,11 +227,33 @@ class SimulatedPool:
     def busy(self) -> list[SimulatedWorker]:
         """Those that could do something now."""
         found = [worker for worker in self.workers if isinstance(worker, SimulatedWorker)]
-        return [worker for worker in found if worker.held and not worker.hangs]
+        return [worker for worker in found if self._can_do(worker) and not worker.hangs]
+
+    def _can_do(self, worker: SimulatedWorker) -> list[Task]:
+        return [task for task in worker.held if task.dataset.name not in self.hung]
+
+    def tell_hung(self) -> None:
+        """Workers notice which of their sources do not answer."""
+        for worker in self.workers:
+            assert isinstance(worker, SimulatedWorker)
+            for task in worker.held:
+                if task.dataset.name in self.hung:
+                    told = SilenceTold(task.dataset.source, 6.0, "a stat of something")
+                    self.unsaid.append(WorkerMessage(worker, told))
+
+    def answer(self) -> None:
+        """All sources answer again, and who waited for them says so."""
+        for worker in self.workers:
+            assert isinstance(worker, SimulatedWorker)
+            for task in worker.held:
+                if task.dataset.name in self.hung:
+                    self.unsaid.append(WorkerMessage(worker, SilenceTold(task.dataset.source, 0.0, "")))
+        self.hung.clear()
 
     def do(self, worker: SimulatedWorker, rng: Random, fails: float) -> None:
         """One task of a worker, to its end. The answer waits in `unsaid`."""
-        task = worker.held.pop(rng.randrange(len(worker.held)))
+        task = rng.choice(self._can_do(worker))
+        worker.held.remove(task)
         self.unsaid.append(WorkerMessage(worker, self._done(task, rng, fails)))
 
     def _done(self, task: Task, rng: Random, fails: float) -> Answer:
@@ -275,7 +314,27 @@ class SimulatedPool:
             reads=len(rows),
             fetch_s=0.01,
             prepare_s=0.001,
+            byte_s=0.0,
         )
+
+
+class SimulatedWatcher:
+    """Hints when the world says so."""
+
+    def __init__(self, place: WatchPlace, hear: Hear) -> None:
+        self._hear: Hear | None = hear
+        self.say(Watching("simulated"))
+        self.say(Hinted(EVERYTHING))
+
+    def say(self, message: FromWatcher | None) -> None:
+        if self._hear is not None:
+            self._hear(self, message)
+
+    def tell(self, known: KnownFiles) -> None:
+        pass
+
+    def end(self) -> None:
+        self._hear = None
 
 
 def _records(place: ListPlace) -> SampleList:

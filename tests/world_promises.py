@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stager.cache.dataset import Dataset
 from stager.cache.verify import check_books
 from stager.catalog.rows import ShardRow
-from stager.dispatch.task import BuildTask
+from stager.dispatch.task import BuildTask, Lot, Purpose
+from stager.eviction.evictor import HEAT_MARGIN
+from stager.owner.heat.hot import IDLE_CORES
 from stager.reader.index import FORMAT_NAMES, Words, format_of, is_damaged, is_resident, row_of, shard_of
 from stager.reader.record import datasets_dir
 from stager.reader.shards import SUFFIXES, open_shard
-from stager.reader.values import SampleInfo
+from stager.reader.values import Numbers, SampleInfo
 from world_parts import SimulatedPool, pixels, shown_by
 
 if TYPE_CHECKING:
@@ -162,6 +165,38 @@ def hits_and_misses_are_requests(world: "World") -> None:
             assert found in told, (found, told)  # the answers to what was sent last may have been lost
 
 
+def what_is_hot_comes_after_all_else(world: "World", lot: Lot) -> None:
+    """Nothing is staged unasked while a job is open, a reader waits, or others need the cores."""
+    if lot.purpose is Purpose.HOT:
+        world.counts["hot"] += 1
+        assert not world.loop.jobs.busy(), "but for those whose source hangs"
+        assert not len(world.loop._waiting)
+        assert world.config.hot is None or world.busy_cores <= 1 - IDLE_CORES
+
+
+def heat_of_residents(world: "World") -> dict[tuple[int, int], float]:
+    """By data set and sample, where no order says when it is read."""
+    found = {}
+    for dataset in world.cache.open.values():
+        if dataset.id not in world.loop.sessions.datasets():
+            here = dataset.resident()
+            heat = dataset.guess(world.clock.wall_s)[here]
+            found |= {(dataset.id, at): hot for at, hot in zip(here.tolist(), heat.tolist(), strict=True)}
+    return found
+
+
+def nothing_hotter_went(
+    world: "World", before: dict[tuple[int, int], float], dataset: Dataset, kept: Numbers
+) -> None:
+    """What went for hot samples is colder than each of them, by the margin of hysteresis."""
+    after = heat_of_residents(world)
+    gone = [heat for sample, heat in before.items() if sample not in after]
+    if gone and dataset.id not in world.loop.sessions.datasets():
+        world.counts["colder"] += len(gone)
+        coldest = float(dataset.guess(world.clock.wall_s)[kept].min())
+        assert max(gone) * HEAT_MARGIN <= coldest * 1.001, (max(gone), coldest)
+
+
 def whoever_waits_has_a_deadline(world: "World") -> None:
     """After a step of the loop nobody waits whose time is up, and every answer says what it should."""
     for want in world.loop._waiting._open:
@@ -212,8 +247,8 @@ def nothing_is_under_way(world: "World") -> None:
     staging, pool = world.loop, world.pool
     assert isinstance(pool, SimulatedPool)
     assert not staging._tasks._open
-    assert not staging._tasks._urgent
-    assert not staging._tasks._suspects
+    assert not list(staging._tasks._urgent)
+    assert not list(staging._tasks._suspects)
     assert not staging._waiting._open
     assert not len(world.disk)
     assert staging.cache.budget.reserved_bytes == 0

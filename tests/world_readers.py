@@ -17,8 +17,8 @@ from stager.reader.samples.manifest import Manifest
 from stager.reader.samples.subset import Subset
 from stager.reader.values import Numbers
 from stager.sessions.session import OrderRequest
-from stager_client.reader import Reader
-from stager_client.rows import ReadableShards
+from stager_client.reading.reader import Reader
+from stager_client.reading.rows import ReadableShards
 from world_parts import Shown, pixels, shown_by
 
 
