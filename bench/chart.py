@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from bench.harness import Prepared
+from bench.rounds import Prepared
 
 WIDTH, NAME_WIDTH, VALUE_WIDTH = 760, 230, 70
 BAR, GAP, PANEL_GAP, HEAD = 16, 6, 26, 24

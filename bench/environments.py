@@ -36,8 +36,8 @@ class Peer:
 
     @property
     def module(self) -> str:
-        """The file below bench/peers that runs it."""
-        return self.name
+        """What runs it."""
+        return f"bench.peers.{self.name}"
 
 
 PEERS: Final = {
@@ -50,6 +50,7 @@ PEERS: Final = {
         Peer("litdata", "LitData", ("litdata", "obstore", *PILLOW)),
         Peer("webdataset", "WebDataset", ("webdataset", *PILLOW)),
         Peer("datasets", "HF datasets", ("datasets", *PILLOW)),
+        Peer("tensorstore", "TensorStore", ("tensorstore", "zarr", "obstore")),
         Peer("s3torchconnector", "s3torchconnector", ("s3torchconnector", *PILLOW)),
         # stager's own client runs in this one too, so it has what a reader needs.
         Peer("tensorflow", "tf.data", ("tensorflow-cpu", "pyarrow", "lmdb", "xxhash", *PILLOW),
@@ -121,7 +122,7 @@ def _install(peer: Peer) -> str:
     question = [
         str(ENVS / peer.name / "bin/python"),
         "-m",
-        f"bench.peers.{peer.module}",
+        peer.module,
         '{"verb": "version"}',
     ]
     return str(json.loads(_call(question, 120).strip().splitlines()[-1])["version"])

@@ -18,10 +18,10 @@ from awscrt.checksums import crc64nvme
 
 from bench.data import Data, lay_out
 from bench.environments import BENCH
-from bench.harness import fresh_work
 from bench.peers.common import BATCH, SIDE
 from bench.process import end_all
-from bench.servers import DELAY_MS, environ, running_service, slow_s3
+from bench.rounds import fresh_work
+from bench.servers import DELAY_MS, environ, images, running_service, slow_s3
 
 SAMPLES: Final = 512
 GETS: Final = 8000
@@ -40,7 +40,10 @@ def main() -> None:
         show("Prepare and write: one image", prepare_and_write(data))
         for name, (recipe, measure) in READS.items():
             root = BENCH / "work" / "profile"
-            with slow_s3(data.objects()) as s3, running_service(root, s3.endpoint_url, recipe) as service:
+            with (
+                slow_s3(data.objects()) as s3,
+                running_service(root, images(s3.endpoint_url, recipe)) as service,
+            ):
                 service.prefetch()
                 os.environ["STAGER_CONFIG"] = str(root / "stager.toml")
                 show(name, measure())
@@ -101,7 +104,7 @@ def fetch(data: Data) -> Steps:
 def prepare_and_write(data: Data) -> Steps:
     from stager.reader.values import Prepared, ShardHeader, checksum_of
     from stager.recipes import open_recipe
-    from stager.recipes.image.decode import decode_image
+    from stager.recipes.image.pixels.decode import decode_image
     from stager.shards import FORMATS
 
     recipe = open_recipe({"kind": "image"})
@@ -152,7 +155,7 @@ def warm_read() -> Steps:
 def augmented_read() -> Steps:
     from stager_client.augment import HorizontalFlip, RandomResizedCrop
     from stager_client.augment.transforms import Chain
-    from stager_client.samples import NEVER
+    from stager_client.samples import NOT_STOPPED
     from stager_client.torch import StagedDataset
 
     data = StagedDataset("bench")
@@ -160,9 +163,13 @@ def augmented_read() -> Steps:
     chain = Chain([crop, flip], (256, 256, 3))
     positions = np.arange(len(data))
     kept: dict[int, Any] = {}
-    data.samples.visit(positions, lambda at, arrays: kept.__setitem__(at, arrays["image"].copy()), NEVER)
+    data.samples.visit(
+        positions, lambda at, arrays: kept.__setitem__(at, arrays["image"].copy()), NOT_STOPPED
+    )
     parts = [positions] * 3
-    find = cost(lambda part: data.samples.visit(part, lambda at, arrays: None, NEVER), parts) / len(data)
+    find = cost(lambda part: data.samples.visit(part, lambda at, arrays: None, NOT_STOPPED), parts) / len(
+        data
+    )
     hashes = np.arange(BATCH, dtype=np.uint64)
     draws = cost(lambda epoch: chain.uniforms(hashes, 0, epoch), range(20)) / BATCH
     uniforms = chain.uniforms(np.arange(len(data), dtype=np.uint64), 0, 0)

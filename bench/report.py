@@ -5,13 +5,13 @@ import platform
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from bench.environments import PEERS, ROOT
-from bench.harness import Bench, Prepared
+from bench.environments import ROOT
+from bench.rounds import Prepared, Rounds
 from bench.targets import Verdict
 
 PACKAGES: Final = (
@@ -51,7 +51,8 @@ TEXTS: Final = {
     "budget": "GETs of each epoch, as the server counted them. The least possible after the first epoch is "
     "(1 - c) N, less what 12 MB of memory hold.",
 }
-COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+Columns = tuple[tuple[str, str], ...]
+COLUMNS: Final[dict[str, Columns]] = {
     "prepare": (
         ("rate", "images/s"),
         ("cpu_ms", "CPU ms an image"),
@@ -87,25 +88,38 @@ COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 
 
-def as_json(bench: Bench, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A chapter of the page: the rows of one scenario. `columns`: figures, and what they are called."""
+
+    name: str
+    title: str
+    text: str
+    columns: Columns
+
+
+SCENARIOS: Final = tuple(Section(name, title, TEXTS[name], COLUMNS[name]) for name, title in TITLES.items())
+
+
+def as_json(run: Rounds, data: str, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     return {
-        "machine": machine(bench),
-        "rows": [asdict(row) for row in bench.rows],
+        "machine": machine(run, data),
+        "rows": [asdict(row) for row in run.rows],
         "targets": [asdict(verdict) for verdict in verdicts],
-        "left_out": bench.left_out,
-        "notes": bench.notes,
+        "left_out": run.left_out,
+        "notes": run.notes,
     }
 
 
-def machine(bench: Bench) -> dict[str, Any]:
-    """Where and with what it was measured."""
+def machine(run: Rounds, data: str) -> dict[str, Any]:
+    """Where, with what and of which data it was measured."""
     packages = {}
     for name in PACKAGES:
         try:
             packages[name] = version(name)
         except PackageNotFoundError:
             packages[name] = "not installed"
-    peers = {PEERS[name].title: env.version for name, env in bench.environments.items()}
+    peers = {env.peer.title: env.version for env in run.environments.values()}
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "commit": commit(),
@@ -116,14 +130,18 @@ def machine(bench: Bench) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": packages,
         "peers": peers,
-        "images": f"{len(bench.data):,} JPEGs, {bench.data.mean_bytes / 1e3:.0f} KB on average",
-        "other_load_cores": round(max(bench.other_load, default=0.0), 2),
-        "minutes": round((time.monotonic() - bench.began) / 60, 1),
+        "data": data,
+        "other_load_cores": round(max(run.other_load, default=0.0), 2),
+        "minutes": round((time.monotonic() - run.began) / 60, 1),
     }
 
 
-def as_markdown(bench: Bench, verdicts: Sequence[Verdict], command: str) -> str:
-    about = machine(bench)
+def as_markdown(
+    run: Rounds, data: str, sections: Sequence[Section], verdicts: Sequence[Verdict], command: str,
+    targets: str, picture: str = "",
+) -> str:  # fmt: skip
+    """The page of one run. `targets`: the file that has them."""
+    about = machine(run, data)
     versions = ", ".join(f"{name} {number}" for name, number in (about["packages"] | about["peers"]).items())
     missed = [verdict for verdict in verdicts if verdict.value is not None and not verdict.met]
     parts = [
@@ -131,46 +149,42 @@ def as_markdown(bench: Bench, verdicts: Sequence[Verdict], command: str) -> str:
         f"By `{command}` on {about['date']}, commit {about['commit']}, in {about['minutes']} minutes. "
         "This file is written by the bench.",
         f"{about['cores']} cores of {about['cpu']}, {about['memory_gb']} GB, Linux {about['kernel']}, "
-        f"Python {about['python']}; {about['images']}; others used up to {about['other_load_cores']} cores "
+        f"Python {about['python']}; {about['data']}; others used up to {about['other_load_cores']} cores "
         f"meanwhile. {versions}.",
         "All run in turn, round by round, each in a process of its own. A figure is the median of the "
         "rounds, with the lowest and the highest in brackets. Absolute figures move from machine to machine: "
         "take the ratios.",
-        "![samples/s of stager and the peers](results.svg)",
+        *([picture] if picture else []),
         "## Targets",
         f"{sum(verdict.met for verdict in verdicts)} met, {len(missed)} missed, "
-        f"{sum(verdict.value is None for verdict in verdicts)} not measured (bench/targets.toml).",
+        f"{sum(verdict.value is None for verdict in verdicts)} not measured ({targets}).",
         target_table(verdicts),
     ]
-    for name, title in TITLES.items():
-        rows = [row for row in bench.rows if row.scenario == name]
+    for section in sections:
+        rows = [row for row in run.rows if row.scenario == section.name]
         if rows:
-            parts += [f"## {title}", TEXTS[name], scenario_table(name, rows)]
-    left_out = [f"- {PEERS[name].title}: {why}" for name, why in bench.left_out.items()]
+            parts += [f"## {section.title}", section.text, scenario_table(section.columns, rows)]
+    left_out = [f"- {title}: {why}" for title, why in run.left_out.items()]
     if left_out:
         parts += ["## Left out", "\n".join(left_out)]
-    if bench.notes:
-        parts += ["## Notes", "\n".join(f"- {note}" for note in bench.notes)]
+    if run.notes:
+        parts += ["## Notes", "\n".join(f"- {note}" for note in run.notes)]
     return "\n\n".join(parts) + "\n"
 
 
 def target_table(verdicts: Sequence[Verdict]) -> str:
     lines = ["| target | wanted | measured | |", "| --- | --- | --- | --- |"]
     for verdict in verdicts:
-        value = (
-            ""
-            if verdict.value is None
-            else f"{verdict.value:,.3g}"
-            if verdict.value < 100
-            else f"{verdict.value:,.0f}"
-        )
+        values = [] if verdict.value is None else [verdict.value]
+        value = shown([verdict.spread[0], *values, verdict.spread[1]] if verdict.spread else values)
         against = f" ({verdict.against})" if verdict.against and verdict.against not in verdict.name else ""
         lines.append(f"| {verdict.name}{against} | {verdict.wanted} | {value} | {verdict.word} |")
     return "\n".join(lines)
 
 
-def scenario_table(name: str, rows: Sequence[Prepared]) -> str:
-    columns = [(key, head) for key, head in COLUMNS[name] if any(key in row.figures for row in rows)]
+def scenario_table(known: Columns, rows: Sequence[Prepared]) -> str:
+    """A row for each who took part."""
+    columns = [(key, head) for key, head in known if any(key in row.figures for row in rows)]
     heads = ["", *(head for _, head in columns), "setting, check"]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " --- |" * (len(heads) - 1)]
     for row in rows:
@@ -208,7 +222,13 @@ def commit() -> str:
     return head + (
         " with changes"
         if git(
-            "status", "--porcelain", "--untracked-files=no", "--", ":!bench/RESULTS.md", ":!bench/results.svg"
+            "status",
+            "--porcelain",
+            "--untracked-files=no",
+            "--",
+            ":!bench/RESULTS.md",
+            ":!bench/results.svg",
+            ":!bench/WORKLOADS.md",
         )
         else ""
     )

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from bench.data import BUCKET, NO_SUM, PREFIX, Data
 from bench.environments import Environment
-from bench.harness import PIXEL_TOLERANCE, Answer, Bench, Entry, Prepared
+from bench.harness import PIXEL_TOLERANCE, Bench
 from bench.peers.common import cpu_s
-from bench.servers import BYTES_PER_S, DELAY_MS, SlowS3, running_service, slow_s3
+from bench.rounds import Answer, Entry, Prepared
+from bench.servers import BYTES_PER_S, DELAY_MS, SlowS3, images, running_service, slow_s3
 
 TORCH_PEERS: Final = ("streaming", "litdata", "webdataset", "datasets")
 WRITERS: Final = ("ffcv", "litdata", "streaming", "webdataset", "tensorflow")
@@ -50,7 +51,7 @@ def stage(bench: Bench, data: Data) -> Answer:
     """A prefetch of everything into an empty cache, from an S3 server that is not slow."""
     root = bench.work / "prepare"
     shutil.rmtree(root, ignore_errors=True)
-    with slow_s3(data.objects()) as s3, running_service(root, s3.endpoint_url) as service:
+    with slow_s3(data.objects()) as s3, running_service(root, images(s3.endpoint_url)) as service:
         before = cpu_s(service.pid)
         with bench.memory_for(data):
             told = service.prefetch()
@@ -141,7 +142,7 @@ def cold_stager(bench: Bench, data: Data) -> Answer:
     shutil.rmtree(root, ignore_errors=True)
     with (
         slow_s3(data.objects(), DELAY_MS, BYTES_PER_S) as s3,
-        running_service(root, s3.endpoint_url) as service,
+        running_service(root, images(s3.endpoint_url)) as service,
     ):
         config = service.environ()["STAGER_CONFIG"]
         before = cpu_s(service.pid)
@@ -222,7 +223,7 @@ def warm(bench: Bench) -> None:
         for workers in (0,) if bench.is_quick else (0, 2):
             mine = {**bench.task(data, **timing), "path": pixels["root"], "workers": workers, "env": env}
             loader = partial(bench.ours, "warm_data_loader", **mine)
-            entries.append(Entry("stager in a DataLoader", "stager", loader, f"{workers} workers", rounds=1))
+            entries.append(Entry("stager in a DataLoader", "stager", loader, f"{workers} workers", rounds=2))
         memory = partial(bench.ours, "workers_memory", workers=4, env=env)
         entries.append(Entry("stager in 4 DataLoader workers", "stager", memory, rounds=1))
         for peer in bench.peers(*TORCH_PEERS):
@@ -232,7 +233,7 @@ def warm(bench: Bench) -> None:
             entries.append(warm_entry(bench, peer, "tf.data, raw TFRecord", data, task, pixels, 2))
             entries.append(warm_entry(bench, peer, "tf.data, file cache", data, task, pixels, 2, "cache"))
             mine = {**task, "store": "stager", "path": pixels["root"], "workers": 2}
-            ours = partial(bench.run, "tensorflow", peer.python, mine, **env)
+            ours = partial(bench.run, peer.peer.module, peer.python, mine, **env)
             entries.append(Entry("stager in TensorFlow", "stager", ours))
         rows = bench.alternate("warm", entries)
         bench.check(rows, pixels["seen"])
@@ -317,7 +318,7 @@ def epochs_in(bench: Bench, data: Data, percent: int) -> Answer:
     capacity = str(int(len(data) * row_bytes * percent / 100))
     with (
         slow_s3(data.objects()) as s3,
-        running_service(root, s3.endpoint_url, capacity=capacity, memory=BUDGET_MEMORY) as service,
+        running_service(root, images(s3.endpoint_url), capacity=capacity, memory=BUDGET_MEMORY) as service,
     ):
         config = service.environ()["STAGER_CONFIG"]
         task = bench.task(data, endpoint_url=s3.endpoint_url, epochs=BUDGET_EPOCHS, workers=2, batch=16)

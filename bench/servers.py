@@ -104,33 +104,39 @@ class Service:
     """A service that runs, on a cache of its own."""
 
     root: Path
+    env: dict[str, str]  # what it has beyond that of every run
     pid: int = 0
     peak_mb: float = 0.0
 
     def environ(self) -> dict[str, str]:
-        return environ(STAGER_CONFIG=str(self.root / "stager.toml"))
+        return environ(STAGER_CONFIG=str(self.root / "stager.toml"), **self.env)
 
-    def prefetch(self, deadline_s: float = 600.0) -> dict[str, Any]:
-        """Stage everything; return what `stager prefetch --json` tells."""
-        command = [sys.executable, "-m", "stager", "prefetch", "bench", "--json"]
+    def prefetch(self, dataset: str = "bench", *options: str, deadline_s: float = 600.0) -> dict[str, Any]:
+        """Stage a subset, or all; return what `stager prefetch --json` tells."""
+        command = [sys.executable, "-m", "stager", "prefetch", dataset, *options, "--json"]
         done = run_group(command, deadline_s, self.environ(), ROOT)
         return {"problem": done.problem} if done.problem else done.answer()
 
 
+def images(endpoint_url: str, recipe: str = "") -> str:
+    """The table of the data set `bench`: images on a slow S3."""
+    table = f'[datasets.bench]\nsource = "s3://bench/jpeg"\nendpoint_url = "{endpoint_url}"\n'
+    return table + (f"[datasets.bench.recipe]\n{recipe}\n" if recipe else "")
+
+
 @contextmanager
 def running_service(
-    root: Path, endpoint_url: str, recipe: str = "", capacity: str = "100GB", memory: str = "256MB"
+    root: Path, datasets: str, capacity: str = "100GB", memory: str = "256MB", **env: str
 ) -> Iterator[Service]:
-    """Start the service on `root`, with one data set `bench`; stop it at the end, and leave its cache."""
+    """Start the service on `root`, with these data sets' tables; stop it at the end, and leave its cache."""
     root.mkdir(parents=True, exist_ok=True)
     short = Path(tempfile.mkdtemp(prefix="stager-bench-"))  # the path of a socket has at most 107 bytes
     config = (
         f'[cache]\ndir = "{root}/cache"\ncapacity = "{capacity}"\nreserve = "1MB"\nmemory = "{memory}"\n'
         f'[service]\nsocket = "{short}/sock"\n'
-        f'[datasets.bench]\nsource = "s3://bench/jpeg"\nendpoint_url = "{endpoint_url}"\n'
     )
-    (root / "stager.toml").write_text(config + (f"[datasets.bench.recipe]\n{recipe}\n" if recipe else ""))
-    service = Service(root)
+    (root / "stager.toml").write_text(config + datasets)
+    service = Service(root, env)
     with (root / "service.log").open("a") as log:
         process = start_group([sys.executable, "-m", "stagerd"], service.environ(), ROOT, log)
     stopped = threading.Event()

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.harness import Prepared
+from bench.rounds import Prepared
 
 FILE: Final = Path(__file__).with_name("targets.toml")
 OURS: Final = ("stager", "limit")
@@ -15,23 +15,26 @@ OURS: Final = ("stager", "limit")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One target: what it is, what came, and against whom. `value` is None if it could not be measured."""
+    """One target: what it is, what came, and against whom. `value` is None if it could not be measured.
+
+    It is the median of the rounds; `spread`: the lowest and the highest of them.
+    """
 
     name: str
     wanted: str
     value: float | None
     against: str = ""
-
     met: bool = False
+    spread: tuple[float, float] | None = None
 
     @property
     def word(self) -> str:
         return "not measured" if self.value is None else "met" if self.met else "MISSED"
 
 
-def verdicts(rows: Sequence[Prepared], scenarios: Sequence[str]) -> list[Verdict]:
+def verdicts(rows: Sequence[Prepared], scenarios: Sequence[str], file: Path = FILE) -> list[Verdict]:
     """Every target of the scenarios that were run."""
-    targets = tomllib.loads(FILE.read_text())["target"]
+    targets = tomllib.loads(file.read_text()).get("target", [])
     return [judge(target, rows) for target in targets if target["scenario"] in scenarios]
 
 
@@ -50,10 +53,10 @@ def judge(target: dict[str, Any], rows: Sequence[Prepared]) -> Verdict:
         if other is None:
             return Verdict(target["name"], wanted, None)
         against, theirs = other
-        value = _ratio(values, theirs)
-    else:
-        value = median(values)
-    return Verdict(target["name"], wanted, value, against, value >= limit if is_least else value <= limit)
+        values = _ratios(values, theirs)
+    value, spread = median(values), (min(values), max(values))
+    is_met = value >= limit if is_least else value <= limit
+    return Verdict(target["name"], wanted, value, against, is_met, spread if len(values) > 1 else None)
 
 
 def _best(
@@ -72,8 +75,8 @@ def _best(
     return best.who, best.figures[figure]
 
 
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the rounds' ratios, where both ran in the same rounds; else of the medians."""
+def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Round by round, where both ran in the same rounds; else of the medians."""
     if len(ours) == len(theirs):
-        return median(a / b for a, b in zip(ours, theirs, strict=True))
-    return median(ours) / median(theirs)
+        return [a / b for a, b in zip(ours, theirs, strict=True)]
+    return [median(ours) / median(theirs)]

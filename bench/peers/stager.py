@@ -111,11 +111,11 @@ def decode(task: Task) -> Answer:
     """The recipe on all cores, from memory and with nothing kept; `is_native`: with what stager has in C."""
     from stager.recipes import open_recipe
     from stager.recipes.image import native
-    from stager.recipes.image.resize import resizer_name
+    from stager.recipes.image.pixels.resize import resizer_name
 
     if not task["is_native"]:
         native.library = None
-    assert resizer_name() == ("native" if task["is_native"] else "torch")
+    assert (resizer_name() == "native") == task["is_native"]  # else it is torch, or pillow-simd
     recipe = open_recipe({"kind": "image"})
     raws = [memoryview(Path(path).read_bytes()) for path, _ in paths(task)]
     recipe.prepare([raws[0]], ())

@@ -1,0 +1,1 @@
+"""Volumes: random patches of a volume in chunks, by stager and by the ways people have."""
