@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from s3server import S3Server
+    from stager_demo.s3server import S3Server
 
 COLOURS: Final = {"red": 0.0, "yellow": 0.16, "green": 0.38, "blue": 0.6, "purple": 0.8}
 SHAPES: Final = ("bars", "circle", "square", "triangle")

@@ -1,0 +1,1 @@
+"""stager from nothing, on this machine: `stager demo`, or `make demo` in a checkout."""
