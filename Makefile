@@ -1,13 +1,14 @@
 # Everything starts from nothing and may be run twice: `make test`, `make demo`.
 # PYTHON=python3.12 takes another Python, ARGS="-k shards" goes to pytest, the demo or the bench, JOBS=4 runs
-# four tests at a time.
+# four tests at a time (three for two cores: some of them wait).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-JOBS ?= 2
+JOBS ?= 3
 STRESS_S ?= 1800
+FRESH_S ?= 600
 TORTURE_S ?= 1800
 SEEDS ?= 20000
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -19,9 +20,10 @@ MADE_FROM := $(shell { pwd; cat pyproject.toml constraints.txt stager/*/c/* stag
 STAMP := .venv/.made-$(MADE_FROM)
 SIMD_STAMP := .venv-simd/.made-$(MADE_FROM)
 TF_STAMP := .venv-tf/.made-$(MADE_FROM)
+FRAMEWORKS_STAMP := .venv-frameworks/.made-$(MADE_FROM)-$(shell cksum < tests/frameworks/requirements.txt | tr ' ' '-')
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test check simd tensorflow fuzz soak simulate stress torture mutants demo bench bench-quick bench-scale install-systemd clean distclean
+.PHONY: help setup test check simd tensorflow frameworks no-compiler everything dist extras release fuzz soak simulate stress fresh hung torture mutants demo bench bench-quick bench-workloads bench-scale install-systemd clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
@@ -42,23 +44,50 @@ simd: $(SIMD_STAMP) ## run the tests with pillow-simd instead of Pillow, in .ven
 	.venv-simd/bin/python -m pytest -q -n $(JOBS) --dist loadscope $(ARGS)
 
 tensorflow: $(TF_STAMP) ## run the tests of the TensorFlow client, in .venv-tf
-	.venv-tf/bin/python -m pytest -q tests/test_tensorflow.py $(ARGS)
+	.venv-tf/bin/python -m pytest -q tests/test_tensorflow.py tests/test_tensorflow_boxes.py $(ARGS)
+
+frameworks: $(FRAMEWORKS_STAMP) ## train with Lightning, Keras, JAX and others, in .venv-frameworks: a table
+	PYTHONPATH=tests .venv-frameworks/bin/python -m frameworks $(ARGS)
+
+# Its C would be compiled into the checkout, which all environments share: so it has a copy, and that is the sdist.
+no-compiler: dist ## unpack the sdist in .no-compiler, and run its tests where nothing can be compiled
+	mkdir -p .no-compiler
+	find .no-compiler -mindepth 1 -maxdepth 1 ! -name .venv -exec rm -rf {} +
+	tar -xzf dist/*.tar.gz --strip-components 1 -C .no-compiler
+	CC=/bin/false CI= $(MAKE) -C .no-compiler test
+
+everything: check test simd tensorflow frameworks no-compiler dist extras ## all tests in all environments, in an hour or two
+
+dist: $(STAMP) ## sdist and wheel, in dist/
+	rm -rf dist
+	.venv/bin/python -m build --no-isolation
+
+extras: $(STAMP) ## each extra can be installed from nothing
+	.venv/bin/python tests/extras.py
+
+release: $(STAMP) ## VERSION=0.1.0: is this commit what its version says, in every place? Then everything is run, and it gets its tag
+	.venv/bin/python tests/release.py $(VERSION)
+	$(MAKE) everything
+	git tag -a v$(VERSION) -m 'stager $(VERSION)'
 
 FUZZ_S ?= 600
-FUZZ = .venv/bin/python tests/fuzzing.py --seconds $$(($(FUZZ_S) / 6))
-fuzz: $(STAMP) ## mutated JPEGs, shards, listings and predicates, FUZZ_S=600 seconds; what fails stays in .fuzz/
-	$(FUZZ) jpeg --sanitize $(ARGS)
-	$(FUZZ) jpeg $(ARGS)
-	$(FUZZ) arrow $(ARGS)
-	$(FUZZ) lmdb $(ARGS)
-	$(FUZZ) listing $(ARGS)
-	$(FUZZ) where $(ARGS)
+FUZZED = jpeg png arrow lmdb listing where tar parquet table volume sound array kept
+FUZZ = .venv/bin/python tests/fuzzing.py --seconds $$(($(FUZZ_S) / 15))
+fuzz: $(STAMP) ## mutated bytes for all that reads bytes, FUZZ_S=600 seconds; what fails stays in .fuzz/
+	set -e; for target in jpeg png; do $(FUZZ) $$target --sanitize $(ARGS); done
+	set -e; for target in $(FUZZED); do $(FUZZ) $$target $(ARGS); done
 
 soak: $(STAMP) ## 90 epochs of each way to read: memory, descriptors and threads stay flat
 	STAGER_SOAK_EPOCHS=90 .venv/bin/python -m pytest -q tests/test_soak.py $(ARGS)
 
 stress: $(STAMP) $(TF_STAMP) ## STRESS_S=1800 seconds of readers, rescans, evictions, kills and repairs; STRESS_SEED=7 repeats one
 	.venv/bin/python tests/stress.py --seconds $(STRESS_S) --tensorflow .venv-tf/bin/python $(if $(STRESS_SEED),--seed $(STRESS_SEED)) $(ARGS)
+
+fresh: $(STAMP) ## FRESH_S=600 seconds of 10,000 files that change under two trainings; FRESH_SEED=7 repeats one, ARGS=--watch
+	.venv/bin/python tests/fresh.py --seconds $(FRESH_S) $(if $(FRESH_SEED),--seed $(FRESH_SEED)) $(ARGS)
+
+hung: $(STAMP) ## as root: a mount that hangs, beside others, with and without in turns
+	.venv/bin/python tests/hung.py $(ARGS)
 
 torture: $(STAMP) ## TORTURE_S=1800 seconds of bit flips, power losses and S3 faults; TORTURE_SEED=7 repeats one
 	$(call debian,e2fsprogs xfsprogs)
@@ -79,6 +108,10 @@ bench: $(STAMP) ## stager, its peers and the machine's limits: bench/RESULTS.md,
 bench-quick: $(STAMP) ## the same in two minutes, with the peers that are installed already
 	.venv/bin/python -m bench --quick --out .bench $(ARGS)
 
+bench-workloads: $(STAMP) ## boxes, audio, generated data, tars, volumes: people's own way and stager: bench/WORKLOADS.md
+	$(call debian,fio)
+	.venv/bin/python -m bench.workloads $(ARGS)
+
 bench-scale: $(STAMP) ## what a sample costs when there are 1.3 million: bench/SCALE.md, in 8 minutes
 	.venv/bin/python -m bench.scale $(ARGS)
 
@@ -97,7 +130,7 @@ clean: ## remove what was built and measured; the environments stay
 	find bench clients examples service stager tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf .venv .venv-simd .venv-tf .bench
+	rm -rf .venv .venv-simd .venv-tf .venv-frameworks .no-compiler .bench
 
 $(STAMP):
 	$(call debian,strace systemd gcc libc6-dev libjpeg-dev)
@@ -107,7 +140,7 @@ $(STAMP):
 # pillow-simd takes the folder of Pillow and is older: it lacks the security fixes since Pillow 12.2. It is for data
 # one trusts, so it has an environment of its own and is no dependency.
 $(SIMD_STAMP):
-	$(call debian,strace systemd build-essential libjpeg-dev zlib1g-dev libtiff-dev libwebp-dev)
+	$(call debian,strace systemd build-essential libjpeg-dev zlib1g-dev libtiff-dev libwebp-dev liblcms2-dev)
 	$(call environment,.venv-simd)
 	.venv-simd/bin/python -m pip uninstall -qq --yes pillow pillow-simd
 	CC="$$(grep -qw avx2 /proc/cpuinfo && echo 'cc -mavx2' || echo cc)" \
@@ -119,6 +152,11 @@ $(TF_STAMP):
 	$(call python_environment,.venv-tf)
 	.venv-tf/bin/python $(PIP_INSTALL) -e '.[dev,tensorflow]'
 	@rm -f .venv-tf/.made-* && touch $@
+
+$(FRAMEWORKS_STAMP):
+	$(call environment,.venv-frameworks)
+	.venv-frameworks/bin/python $(PIP_INSTALL) -r tests/frameworks/requirements.txt
+	@rm -f .venv-frameworks/.made-* && touch $@
 
 # torch comes first, by itself: where it fails, the message is about torch.
 define environment
