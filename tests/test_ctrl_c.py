@@ -24,6 +24,20 @@ from stager.__main__ import main
 print("begun", flush=True)
 main()
 """
+MAKES_A_CLASS = """
+import os, signal, sys, types
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Pressed:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGINT)
+def main():
+    class Made:
+        attribute = Pressed()
+sys.modules["stager.cli"] = types.ModuleType("stager.cli")
+sys.modules["stager.cli"].main = main
+from stager.__main__ import main
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +96,12 @@ def test_after_a_ctrl_c_the_service_stages_nothing_more_of_it(source: Path, tmp_
         assert service.get("/stats")["datasets"]["pets"]["origin_reads"] == reads
         again = place.json("prefetch")
         assert (again["already"], again["already"] + again["staged"]) == (here, COUNT)
+
+
+def test_a_ctrl_c_while_a_class_is_being_made_leaves_no_trace_either() -> None:
+    """Python 3.11 makes another error of it there, and imports make many classes."""
+    done = subprocess.run([sys.executable, "-c", MAKES_A_CLASS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "stager: stopped\n")
 
 
 @pytest.mark.parametrize("verb", ["ls", "status", "verify"])
