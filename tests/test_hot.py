@@ -144,6 +144,22 @@ def test_colder_samples_make_room_and_hotter_pinned_or_asked_ones_do_not(world: 
     assert 3 <= len(here(world, "a")) <= 4, "five went, of which whole blocks come back"
 
 
+def test_what_goes_is_as_hot_as_it_is_now_and_not_as_when_it_was_looked_at(world: World) -> None:
+    """Both are some seconds old, of seconds of their own: simulate.py, seed 3973."""
+    stage(world, "b")
+    world.clock.advance(7 * 3600.0)  # nobody has asked for it lately
+    a, b = world.cache.datasets["a"], world.cache.datasets["b"]
+    read(world, "a", np.arange(4), 4)
+    a.guess(world.clock.wall_s), b.guess(world.clock.wall_s)  # reckoned anew after 10 s
+    world.clock.advance(8.0)
+    make_room = world.loop.hot._make_room
+    assert make_room(a, np.arange(4), float(1 << 20)).tolist() == [0, 1, 2, 3]  # b was looked at
+    read(world, "b", np.arange(8), 4)
+    world.clock.advance(3.0)
+    assert make_room(a, np.arange(4), 0.0).tolist() == []
+    assert here(world, "b") == list(range(8))
+
+
 def test_it_comes_to_rest_and_nothing_changes_places(world: World) -> None:
     world.cache.budget.capacity = Amount(bytes=12 * (ROW_BYTES + 1000) + 70_000)
     rng = np.random.default_rng(0)

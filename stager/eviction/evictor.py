@@ -1,7 +1,7 @@
 """Makes room for what readers need now by giving up what is needed later."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from stager.cache.cache import Cache
 from stager.cache.dataset import Dataset
 from stager.eviction.policy import swap, waits_for, waits_together
+from stager.heat.guess import Guess
 from stager.heat.heat import Floats, waits_of
 from stager.reader.index import is_resident, shard_of
 from stager.reader.values import Mask, Numbers
@@ -50,6 +51,7 @@ class Candidates:
     made_at: float
     took_s: float
     positions: dict[tuple[str, int], int]  # by session and epoch: in a new epoch it is all different
+    guesses: list[Guess]  # of each data set; what comes in is compared by the same
     courses: dict[int, list[Course]]  # by data set; what comes in is compared as of the same moment
     given_up: int = 0  # of the first companies
 
@@ -174,16 +176,23 @@ class Evictor:
         now, age_s = self._sessions.positions(), self._cache.clock.now() - known.made_at
         if now.keys() != known.positions.keys() or age_s > OLD_S:
             return True
+        if self._guesses(known.datasets) != known.guesses:
+            return True
         return now != known.positions and age_s > known.took_s / LOOK_PART
+
+    def _guesses(self, datasets: Iterable[Dataset]) -> list[Guess]:
+        wall = self._cache.clock.wall()
+        return [dataset.guess(wall) for dataset in datasets if self._cache.is_open(dataset)]
 
     def _look(self, is_told: bool = False) -> Candidates:
         """All that could go. `is_told`: also what was staged because somebody asked, for he now says so."""
-        began = self._cache.clock.now()
+        began, wall = self._cache.clock.now(), self._cache.clock.wall()
         datasets = list(self._cache.open.values()) if self._cache.can_punch else []
         none = np.zeros(0, dtype=np.int64)
         numbers, samples, waits, sizes = [none], [none], [none.astype(float)], [none.astype(float)]
         companies = [none]
         courses: dict[int, list[Course]] = {}
+        guesses = self._guesses(datasets)
         for number, dataset in enumerate(datasets):
             here = dataset.resident()
             here = here[self._can_go(dataset, here, is_told)]
@@ -192,10 +201,9 @@ class Evictor:
             numbers.append(np.full(len(here), number))
             samples.append(here)
             courses[dataset.id] = self._sessions.courses(dataset)
-            guess = waits_of(dataset.guess(self._cache.clock.wall())[here])
-            waited = waits_for(here, courses[dataset.id], guess, skip=False)
+            waited = waits_for(here, courses[dataset.id], waits_of(guesses[number][here]), skip=False)
             if is_told:  # else they are not among these
-                waited[dataset.heat.is_asked(here, self._cache.clock.wall())] = 0.0  # they go last
+                waited[dataset.heat.is_asked(here, wall)] = 0.0  # they go last
             companies.append(whose)
             waits.append(waits_together(waited, whose) if dataset.records.is_computed else waited)
             sizes.append(np.full(len(here), self._freed_bytes(dataset)))
@@ -213,6 +221,7 @@ class Evictor:
             self._cache.clock.now(),
             self._cache.clock.now() - began,
             self._sessions.positions(),
+            guesses,
             courses,
         )
 
