@@ -1,8 +1,9 @@
 """Commands and services in processes that are forked from one which has imported all of them.
 
 Each is a process of its own and a child of the tests': signals, exit codes, pipes and its end are as of any
-other. What depends on how a process begins (its interpreter, its libraries, how its locale is set) is begun
-by exec.
+other. So are its workers: they are forked by a process that it has left behind at its beginning, when it had
+no threads, and are its children. What depends on how a process begins (its interpreter, its libraries, how
+its locale is set) is begun by exec.
 """
 
 import atexit
@@ -17,14 +18,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 MODULES = ("stager", "stagerd")  # that run this way
+WORKER = "stager.worker.__main__"
 # What decides how a process begins: the interpreter, the linker, libraries and our C look at these once.
 DECIDING = (
     "PYTHON",
@@ -43,28 +46,49 @@ REQUEST_BYTES = 1 << 18
 STREAMS = 3
 BEGINS_S = 100.0
 
+Told = dict[str, Any]  # what a process is to become
 
-class Forked(subprocess.Popen[str]):
+
+class _Begun(subprocess.Popen[str]):
+    """A process that is begun by `_fork`, or by exec if that is None."""
+
+    _fork: "Callable[[Told, Sequence[int]], int] | None" = None
+
+    def _execute_child(self, args: Any, executable: Any, *more: Any) -> None:  # type: ignore[override]
+        env, pipes, is_session = more[4], more[8:14], more[19]
+        child_has = [number if pipe == -1 else pipe for number, pipe in enumerate((pipes[0], *pipes[3::2]))]
+        told = {"arguments": list(args[2:]), "env": dict(env or os.environ), "is_session": is_session}
+        if self._fork is None:
+            super()._execute_child(args, executable, *more)  # type: ignore[misc]
+            return
+        try:
+            self.pid = self._fork(told | {"cwd": str(Path.cwd()), "for": os.getpid()}, child_has)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+class Forked(_Begun):
     """`python -m MODULE ARGUMENTS`, as subprocess.Popen would start it."""
 
     def __init__(self, module: str, arguments: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
-        self.fork = fork if module in MODULES and _may_fork(env) else None
+        if module in MODULES and _may_fork(env):
+            self._fork = lambda told, streams: _ask(_prepared(os.getpid()), told, streams)
         # A shell that runs the tests in the background has them, and what they start, ignore Ctrl-C.
         begins = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         told = [sys.executable, "-m", module, *arguments]
         super().__init__(told, env=dict(env), text=True, preexec_fn=begins, **streams)
 
-    def _execute_child(self, args: Any, executable: Any, *more: Any) -> None:  # type: ignore[override]
-        if self.fork is None:
-            super()._execute_child(args, executable, *more)  # type: ignore[misc]
-            return
-        env, pipes = more[4], more[8:14]
-        child_has = [number if pipe == -1 else pipe for number, pipe in enumerate((pipes[0], *pipes[3::2]))]
-        try:
-            self.pid = self.fork(args[2:], env, child_has)
-            self._child_created = True
-        finally:
-            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+class _ForkedWorker(_Begun):
+    """A worker, as the pool starts it: a child of this process all the same."""
+
+    forks: ClassVar[socket.socket]  # to the process that forks them
+
+    def __init__(self, arguments: Sequence[str], **options: Any) -> None:
+        assert arguments[2] == WORKER
+        self._fork = lambda told, streams: _ask(self.forks, told, streams)
+        super().__init__(arguments, **options)
 
 
 def run(
@@ -81,11 +105,9 @@ def run(
         return subprocess.CompletedProcess([module, *arguments], process.returncode, out, err)
 
 
-def fork(arguments: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -> int:
-    """Have the prepared process fork one that becomes ours, and return its number."""
-    told = {"arguments": list(arguments), "env": dict(env), "cwd": str(Path.cwd()), "for": os.getpid()}
+def _ask(ours: socket.socket, told: Told, streams: Sequence[int]) -> int:
+    """Have a process fork one that becomes our child, and return its number."""
     with _one_by_one:
-        ours = _prepared(os.getpid())
         _adopt(True)  # whose parent ends becomes our child, for this moment
         try:
             socket.send_fds(ours, [json.dumps(told).encode()], list(streams))
@@ -131,10 +153,15 @@ def _serve(its: socket.socket) -> None:
     import_module("stager.cli")
     from stager.cli import VERBS
 
-    for name in (*(f"stager.cli.{verb}" for verb in VERBS), "stagerd.daemon", "stagerd.logs"):
+    for name in (*(f"stager.cli.{verb}" for verb in VERBS), "stagerd.daemon", "stagerd.logs", WORKER):
         import_module(name)
+    sys.modules[WORKER].load_libraries()
     gc.collect()
     gc.freeze()
+    _fork_when_asked(its)
+
+
+def _fork_when_asked(its: socket.socket) -> None:
     while True:
         told, streams, _, _ = socket.recv_fds(its, REQUEST_BYTES, STREAMS)
         if not told:
@@ -149,10 +176,12 @@ def _serve(its: socket.socket) -> None:
             os.close(stream)
 
 
-def _become(told: dict[str, Any], streams: list[int], its: socket.socket) -> None:
-    """The process that was asked for: of the tests, with their streams."""
+def _become(told: Told, streams: list[int], its: socket.socket) -> None:
+    """The process that was asked for: a child of who asked, with the streams that it was given."""
     while os.getppid() != told["for"]:
         time.sleep(0.0005)
+    if told["is_session"]:
+        os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     for stream in streams:
@@ -161,18 +190,42 @@ def _become(told: dict[str, Any], streams: list[int], its: socket.socket) -> Non
     os.environ.clear()
     os.environ.update(told["env"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin, sys.stdout = open(0), open(1, "w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Python's own are not to close these when they go.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     sys.stdout.reconfigure(write_through=True)
     sys.argv = told["arguments"]
     with suppress(OSError):
         its.send(str(os.getpid()).encode())
     its.close()
+    if sys.argv[0] != WORKER:
+        _leave_behind()
+
+
+def _leave_behind() -> None:
+    """Fork the process that forks our workers, while we have no threads. It ends with us."""
+    _ForkedWorker.forks, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if not os.fork():
+        _ForkedWorker.forks.close()
+        with Path(os.devnull).open("r+b") as nothing:  # whoever reads what we print need not wait for it
+            for number in range(STREAMS):
+                os.dup2(nothing.fileno(), number)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        _fork_when_asked(its)
+        return  # one of our workers
+    its.close()
+    pool: Any = sys.modules["stager.dispatch.pool"]
+    pool.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": _ForkedWorker})
 
 
 def main() -> None:
     _serve(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if sys.argv[0] == WORKER:
+        sys.modules[WORKER].main()
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

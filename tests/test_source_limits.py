@@ -249,6 +249,7 @@ def test_what_nobody_waits_for_is_staged_by_processes_that_give_way_and_what_rea
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAGER_CONFIG", str(place.config))
+    place.environ = {"PYTHONHASHSEED": "0"}  # begun by exec (prepared.py): their command lines tell the kind
     with place.service() as process:
         ended(Service(place.socket), Service(place.socket).post("/jobs", {"dataset": "pets"})["id"])
         search = ["pgrep", "-a", "-P", str(process.pid)]
