@@ -21,7 +21,7 @@ from stager_client.columns import Columns, is_padded, length_name, lengths_of, v
 from stager_client.samples import Missed, StagedSamples
 
 TOGETHER_MAX: Final = 16  # batches that are cut together
-TOGETHER_BYTES: Final = 8 << 20
+TOGETHER_BYTES: Final = 16 << 20
 
 Reasons = dict[str, int]  # why draws had to be waited for, and how many
 Rows = list[npt.NDArray[Any]]  # of one field, an array a sample

@@ -11,9 +11,11 @@
 #include "windows.h"
 
 #define DIMENSIONS 9
-#define SCRATCH (256 * 1024L) /* bytes that are read at once for a piece whose runs are apart */
-#define ZEROS (-1)            /* in the place of a row: there is none, the output gets zeros */
-#define OUTPUT (-2)           /* the same: the piece is in the output already, from `start` on */
+#define SCRATCH (256 * 1024L)  /* bytes that are read at once for a piece whose runs are apart */
+#define LINE 64                /* bytes that the caches fetch at once */
+#define AHEAD 2                /* pieces, of those that windows show */
+#define ZEROS (-1)             /* in the place of a row: there is none, the output gets zeros */
+#define OUTPUT (-2)            /* the same: the piece is in the output already, from `start` on */
 
 typedef struct {
     int64_t row, start, to; /* in items, from the beginning of the row and of the output */
@@ -130,6 +132,21 @@ static void copy_box(const Box *box, int64_t levels, const uint8_t *from, uint8_
         copy_box(box, levels - 1, from + i * box->from[levels - 1], to + i * box->to[levels - 1]);
 }
 
+/* The same of a whole box, while the caches fetch `next_bytes` from `next` on, which are copied soon: rows lie
+   anywhere, and the CPU sees no pattern. A fetch of what is not mapped does nothing. */
+static void copy_and_fetch(const Box *box, const uint8_t *from, uint8_t *to, const uint8_t *next, int64_t next_bytes)
+{
+    int64_t top = box->levels - 1, count = box->levels < 2 ? 1 : box->count[top], fetched = 0;
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t end = next_bytes * (i + 1) / count; fetched < end; fetched += LINE)
+            __builtin_prefetch(next + fetched);
+        if (box->levels < 2)
+            copy_box(box, box->levels, from, to);
+        else
+            copy_box(box, top, from + i * box->from[top], to + i * box->to[top]);
+    }
+}
+
 /* `from` NULL: zeros; else it is in the output, and may be where it goes. */
 static void fill_box(const Box *box, int64_t levels, const uint8_t *from, uint8_t *to)
 {
@@ -227,9 +244,11 @@ static void copy_jobs(const Shards *shards, const Job *jobs, int64_t count, uint
             Box box;
             box_of(job->piece, cutting->dimensions, cutting->item_bytes, &box);
             const Shard *shard = &shards->shard[job->shard];
-            if (is_open)
-                copy_box(&box, box.levels, shard->mapping.at + job->start, to);
-            else if (words[job->row] && !read_box(&box, box.levels, (int)shard->descriptor, job->start, to, scratch))
+            if (is_open) {
+                const Job *next = first + AHEAD < end ? job + AHEAD : job; /* shown, too */
+                copy_and_fetch(&box, shard->mapping.at + job->start, to,
+                               shards->shard[next->shard].mapping.at + next->start, next == job ? 0 : next->bytes);
+            } else if (words[job->row] && !read_box(&box, box.levels, (int)shard->descriptor, job->start, to, scratch))
                 words[job->row] = 0;
         }
         if (opened)
