@@ -49,6 +49,10 @@ BEGINS_S = 100.0
 Told = dict[str, Any]  # what a process is to become
 
 
+class Gone(Exception):
+    """Nobody is there that forks: a test may have killed all children of a service."""
+
+
 class _Begun(subprocess.Popen[str]):
     """A process that is begun by `_fork`, or by exec if that is None."""
 
@@ -58,14 +62,15 @@ class _Begun(subprocess.Popen[str]):
         env, pipes, is_session = more[4], more[8:14], more[19]
         child_has = [number if pipe == -1 else pipe for number, pipe in enumerate((pipes[0], *pipes[3::2]))]
         told = {"arguments": list(args[2:]), "env": dict(env or os.environ), "is_session": is_session}
-        if self._fork is None:
+        try:
+            if self._fork is None:
+                raise Gone
+            self.pid = self._fork(told | {"cwd": str(Path.cwd()), "for": os.getpid()}, child_has)
+        except Gone:
             super()._execute_child(args, executable, *more)  # type: ignore[misc]
             return
-        try:
-            self.pid = self._fork(told | {"cwd": str(Path.cwd()), "for": os.getpid()}, child_has)
-            self._child_created = True
-        finally:
-            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
 class Forked(_Begun):
@@ -111,9 +116,14 @@ def _ask(ours: socket.socket, told: Told, streams: Sequence[int]) -> int:
         _adopt(True)  # whose parent ends becomes our child, for this moment
         try:
             socket.send_fds(ours, [json.dumps(told).encode()], list(streams))
-            return int(ours.recv(64))
+            pid = ours.recv(64)
+        except OSError:
+            raise Gone from None
         finally:
             _adopt(False)
+    if not pid:
+        raise Gone
+    return int(pid)
 
 
 def _may_fork(env: Mapping[str, str]) -> bool:
