@@ -143,6 +143,13 @@ DEPARTURES = [
         "tests/test_departures.py::test_a_sample_of_two_shards_stays_resident_when_one_of_them_goes",
     ),
     Mutant(
+        "a catalog made anew has both rows of a sample",
+        "stager/cache/start/rebuild.py",
+        "            numbers[here[again]] = -1\n",
+        "",
+        "tests/test_departures.py::test_a_catalog_made_anew_has_each_sample_once_so_what_is_evicted_then_stays_away",
+    ),
+    Mutant(
         "readers are not told that shards have gone",
         "stager/cache/gone/departures.py",
         "            self._open[number].index.tell_gone()\n",

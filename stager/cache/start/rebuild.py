@@ -15,6 +15,7 @@ from stager.catalog.rows import ListRow, ShardRow
 from stager.clock import Clock
 from stager.errors import StagerError
 from stager.reader.record import DatasetRecord, datasets_dir, manifest_path
+from stager.reader.samples.by_number import ByNumber
 from stager.reader.samples.manifest import Manifest
 from stager.reader.samples.sample_list import SampleList
 from stager.reader.shards import open_shard
@@ -72,6 +73,7 @@ def rebuild(cache_dir: Path, catalog: Catalog, clock: Clock) -> None:
     """Fill an empty catalog from dataset.json files and the shards' own headers.
 
     Rows that do not match their checksum are dead: evicted ones are holes, and nobody can tell them apart.
+    So are rows of samples that a shard before has: one of the two was dead, and now either may be.
     Shard numbers that a reader may still have in an index are not given out again.
     """
     used = 0
@@ -88,9 +90,13 @@ def rebuild(cache_dir: Path, catalog: Catalog, clock: Clock) -> None:
         name = record.spec.name
         catalog.put_list(ListRow(name, record.lineage, record.segments, len(records), record.manifest))
         row = catalog.put_dataset(name, record.recipe, canonical_json(record.spec.to_json()))
-        find = records.finder()
+        find, is_there = records.finder(), ByNumber(np.bool_)
         for path in sorted((directory / "shards").iterdir()):
             numbers = _samples(path, record.recipe, find)
+            here = np.flatnonzero(numbers >= 0)
+            again = is_there[numbers[here]]
+            is_there[numbers[here]] = True
+            numbers[here[again]] = -1
             if np.any(numbers >= 0):
                 size_bytes, shard_format = path.stat().st_size, path.suffix.removeprefix(".")
                 catalog.add_shard(
