@@ -326,9 +326,9 @@ def test_what_is_over_capacity_or_would_eat_the_reserve_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("recipe", "chosen"),
-    [({"crop": 2}, "arrow"), ({"crop": 2, "encode": "jpeg"}, "lmdb"), ({"crop": 0}, "arrow")],
+    [({"crop": 2}, "arrow"), ({"crop": 2, "encode": "jpeg"}, "lmdb"), ({"crop": 0}, "lmdb")],
 )
-def test_auto_is_lmdb_for_jpeg_rows_and_arrow_for_all_others(
+def test_auto_is_arrow_for_rows_of_one_size_and_lmdb_where_they_differ(
     tmp_path: Path, recipe: dict[str, object], chosen: str
 ) -> None:
     cache = Cache(config_of(tmp_path))

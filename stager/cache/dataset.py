@@ -134,9 +134,7 @@ class Dataset(Held):
             return wanted, "as asked for"
         if self.row_bytes is not None:
             return "arrow", "rows of one size are read straight into the batch"
-        if all(field.encoding == "raw" for field in self.record.fields):
-            return "arrow", "rows that differ in size lie together, so parts of them are read at once"
-        return "lmdb", "encoded rows differ in size"
+        return "lmdb", "rows differ in size"
 
     def save_subset(self, subset: Subset, classes: Iterable[str], scratch_dir: Path) -> str:
         """Keep the drawn classes as a file that --classes @FILE takes; return its path."""
